@@ -1,0 +1,7 @@
+"""Who is served next, and who gets the answer."""
+
+if not __name__.startswith("framelane."):
+    raise ImportError(
+        f"this package was imported as {__name__!r}: import it as 'framelane.server.lanes' "
+        "(from the repository root both names resolve, and would be two copies)"
+    )

@@ -1,0 +1,7 @@
+"""What people watch: metrics, logs, diagnosis."""
+
+if not __name__.startswith("framelane."):
+    raise ImportError(
+        f"this package was imported as {__name__!r}: import it as 'framelane.server.ops' "
+        "(from the repository root both names resolve, and would be two copies)"
+    )
