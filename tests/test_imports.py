@@ -203,7 +203,8 @@ def test_process_stays_free_of_libraries_it_must_not_load(name):
         "import importlib, json, sys; importlib.import_module(sys.argv[1]); print(json.dumps(sorted(sys.modules)))",
         name,
     )
-    assert not NEVER_LOADED[name] & set(loaded)
+    unwanted = NEVER_LOADED[name].intersection(loaded)
+    assert not unwanted, f"importing {name} loads {sorted(unwanted)}"
 
 
 # Outside libraries are imported first, so that what they do is not held against the module under test.
