@@ -1,8 +1,10 @@
 """The errors of Framelane: one tree, shared by every part.
 
     FramelaneError            code        retryable
-    └── ModelError            bad_model   no         a model's folder, its model.toml or its ONNX file is not usable
-        └── UnknownModelError unknown_model  no      no searched folder holds a model of that name
+    ├── ModelError            bad_model   no         a model's folder, its model.toml or its ONNX file is not usable
+    │   └── UnknownModelError unknown_model  no     no searched folder holds a model of that name
+    ├── PipelineError         bad_pipeline   no     a pipeline's code or options are not usable
+    └── InvalidFrame          invalid        no     a client's bytes that a pipeline cannot use
 
 Other modules extend the tree where their own errors belong, and keep the three fields: a `code` for programs,
 a message for a person, and whether sending the same thing again may succeed.
@@ -37,3 +39,15 @@ class UnknownModelError(ModelError):
     """No searched folder holds a model of that name."""
 
     code = "unknown_model"
+
+
+class PipelineError(FramelaneError):
+    """A pipeline that cannot be used: its import, its options, or the way it calls its models is wrong."""
+
+    code = "bad_pipeline"
+
+
+class InvalidFrame(FramelaneError):
+    """A client's bytes that a pipeline cannot use: no image, a damaged one, or one beyond the limits."""
+
+    code = "invalid"

@@ -15,24 +15,14 @@ from __future__ import annotations
 from typing import Any
 
 import cv2
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
 from framelane.models.errors import InvalidFrame
-from framelane.preprocess.headers import Header, read_header
+from framelane.preprocess.headers import Header, Limits, read_header
 
 Image = npt.NDArray[np.uint8]
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest image that is decoded: bytes as sent, pixels as stored. 16 Mpx are 48 MB once decoded."""
-
-    max_bytes: int = 1 << 20
-    max_width: int = 8192
-    max_height: int = 8192
-    max_pixels: int = 16_000_000
 
 
 class ImageDecoder:

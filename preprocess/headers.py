@@ -28,6 +28,15 @@ MAX_EXIF_ENTRIES = 128
 """Entries of EXIF's first directory that are searched for the orientation."""
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest image that is decoded: bytes as sent, pixels as stored. 16 Mpx are 48 MB once decoded."""
+
+    max_bytes: int = 1 << 20
+    max_width: int = 8192
+    max_height: int = 8192
+    max_pixels: int = 16_000_000
+
+
 class Header(msgspec.Struct, frozen=True, gc=False):
     """Width and height in pixels as *stored*, the format's name, and the EXIF orientation (1 to 8)."""
 

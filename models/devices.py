@@ -1,0 +1,108 @@
+"""Devices by name: what ``--device`` accepts, parsed once into a frozen value.
+
+    auto | cpu | cuda[:N] | tensorrt[:N] | sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]
+
+A simulated device waits instead of computing, so that its capacity is known exactly; everything that shows it says
+SIMULATED. A device that was named and cannot be had is an error at start, never a silent fallback.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from .errors import FramelaneError
+
+
+class DeviceError(FramelaneError):
+    """A device that does not exist, cannot be used, or whose name cannot be read."""
+
+    code = "bad_device"
+
+
+class Simulation(msgspec.Struct, frozen=True):
+    """How a simulated device behaves.
+
+    Attributes:
+        run_ms: milliseconds that a run waits.
+        batch: largest batch of one run.
+        item_ms: milliseconds more per item of the batch.
+        group: slots of the same group, also those of other replicas on this machine, share one simulated card
+            ("default" where ``tax`` or ``serial`` is given alone; empty: each slot has a card of its own).
+        tax: factors on a run's time with 1, 2, 3 … slots of the group running; beyond the list the last step goes on.
+        serial: the group's slots take turns instead.
+    """
+
+    run_ms: float
+    batch: int = 1
+    item_ms: float = 0.0
+    group: str = ""
+    tax: tuple[float, ...] = (1.0,)
+    serial: bool = False
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One device. ``kind`` is "auto", "cpu", "cuda", "tensorrt" or "sim"; ``index`` is the card's number."""
+
+    kind: Literal["auto", "cpu", "cuda", "tensorrt", "sim"]
+    index: int = 0
+    simulation: Simulation | None = None
+    name: str = ""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nothing is computed there."""
+        return self.simulation is not None
+
+
+_HELP = "use auto, cpu, cuda[:N], tensorrt[:N] or sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]"
+
+
+def parse_device(text: str) -> Device:
+    """Parse a device's name.
+
+    Raises:
+        DeviceError: naming the part that cannot be read and the grammar.
+    """
+    kind, _, rest = text.partition(":")
+    if kind in ("auto", "cpu") and not rest:
+        return Device(kind, name=kind)
+    if kind in ("cuda", "tensorrt") and re.fullmatch(r"\d*", rest):
+        index = int(rest or 0)
+        return Device(kind, index, name=f"{kind}:{index}")
+    if kind == "sim" and rest:
+        return Device("sim", simulation=_simulation(text, rest.split(":")), name=text)
+    raise DeviceError(f"device {text!r}: {_HELP}")
+
+
+def _simulation(text: str, parts: list[str]) -> Simulation:
+    try:
+        fields: dict[str, object] = {"run_ms": float(parts[0])}
+        if any(part == "serial" or part.startswith("tax=") for part in parts):
+            fields["group"] = "default"
+        for part in parts[1:]:
+            key, separator, value = part.partition("=")
+            fields.update(_simulation_field(key, value if separator else None))
+        simulation = msgspec.convert(fields, Simulation)
+        if simulation.run_ms < 0 or simulation.item_ms < 0 or simulation.batch < 1 or min(simulation.tax) <= 0:
+            raise ValueError("times and factors must be positive, batch at least 1")
+    except (ValueError, msgspec.ValidationError) as error:
+        raise DeviceError(f"device {text!r}: {error}; {_HELP}") from None
+    return simulation
+
+
+def _simulation_field(key: str, value: str | None) -> dict[str, object]:
+    match key, value:
+        case "serial", None:
+            return {"serial": True}
+        case "batch", str():
+            return {"batch": int(value)}
+        case "item", str():
+            return {"item_ms": float(value)}
+        case "group", str() if re.fullmatch(r"[A-Za-z0-9_-]{1,32}", value):
+            return {"group": value}
+        case "tax", str():
+            return {"tax": tuple(float(factor) for factor in value.split(","))}
+    raise ValueError(f"cannot read {key + ('' if value is None else '=' + value)!r}")

@@ -1,0 +1,140 @@
+"""The simulated device: a run waits instead of computing, and returns what a real run once returned.
+
+It exists for measuring the server, not the models: capacity is known exactly (``sim:8`` answers 125 items per second
+and slot) and costs no CPU. Everything that shows it says SIMULATED. The outputs are recorded when the session is
+opened, by a real run of the model on the CPU: of its ``recorded.npz`` input where its folder has one, else of zeros.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from .devices import Device, DeviceError, Simulation
+from .registry import ModelSpec
+from .session import Array, Bound, OnnxSession
+
+_CPU = Device("cpu", name="cpu")
+_MAX_MEMBERS = 64
+_STEPS = 8
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+class SimulatedSession:
+    """A model on a simulated device; see ``Session``."""
+
+    def __init__(self, spec: ModelSpec, device: Device) -> None:
+        if device.simulation is None:
+            raise DeviceError(f"device {device.name} is not a simulation")
+        self.spec = spec
+        self.device = f"{device.name} (SIMULATED)"
+        self.best_batch = min(device.simulation.batch, spec.max_batch)
+        self._simulation = device.simulation
+        self._card = SharedCard(device.simulation) if device.simulation.group else None
+        self._recorded = _recorded_outputs(spec)
+
+    def bind(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> Bound:
+        """See ``Session.bind``."""
+        return Bound(inputs, outputs, None)
+
+    def run(self, items: Sequence[Bound]) -> None:
+        """See ``Session.run``."""
+        seconds = (self._simulation.run_ms + self._simulation.item_ms * len(items)) / 1000
+        if self._card is None:
+            time.sleep(seconds)
+        else:
+            self._card.run(seconds)
+        for item in items:
+            for own, recorded in zip(item.outputs, self._recorded, strict=True):
+                own[...] = recorded
+
+    def warm_up(self) -> dict[int, float]:
+        """See ``Session.warm_up``; nothing needs warming."""
+        return {n: self._simulation.run_ms + self._simulation.item_ms * n for n in (1, self.best_batch)}
+
+
+class SharedCard:
+    """One simulated card that several slots, also of other replicas, run on.
+
+    Whoever runs holds a lock on one byte of a shared file (freed by the kernel when it dies), so that each can count
+    how many run, and slow down accordingly, also when that changes in the middle of its run.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        path = os.path.join(tempfile.gettempdir(), f"framelane-sim-{os.getuid()}-{simulation.group}.lock")
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._simulation = simulation
+
+    def run(self, seconds: float) -> None:
+        """Wait as long as ``seconds`` of work take on the card, given what else runs on it."""
+        if self._simulation.serial:
+            self._lock(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, 0)
+            try:
+                time.sleep(seconds)
+            finally:
+                self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0)
+            return
+        place = self._enter()
+        try:
+            self._advance(seconds)
+        finally:
+            self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, place)
+
+    def _advance(self, seconds: float) -> None:
+        """Do the work in steps, each at the speed that the number of runs allows at that time."""
+        step = seconds / _STEPS
+        due = time.monotonic()
+        for _ in range(_STEPS):
+            due += step * self._factor(self._running())
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def _factor(self, running: int) -> float:
+        tax = self._simulation.tax
+        if running <= len(tax):
+            return tax[running - 1]
+        growth = tax[-1] - tax[-2] if len(tax) > 1 else 0.0
+        return tax[-1] + growth * (running - len(tax))
+
+    def _enter(self) -> int:
+        for place in range(_MAX_MEMBERS):
+            try:
+                self._lock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, place)
+            except BlockingIOError:
+                continue
+            return place
+        raise DeviceError(f"more than {_MAX_MEMBERS} slots run in the simulated group {self._simulation.group!r}")
+
+    def _running(self) -> int:
+        """How many runs are going on, this one included: locks of others are found one after another."""
+        count, start = 1, 0
+        while start < _MAX_MEMBERS:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, _MAX_MEMBERS - start, 0)
+            kind, _, at, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+            if kind == fcntl.F_UNLCK:
+                break
+            count += length
+            start = at + length
+        return count
+
+    def _lock(self, command: int, kind: int, place: int) -> None:
+        fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
+
+
+def _recorded_outputs(spec: ModelSpec) -> tuple[Array, ...]:
+    """The outputs of one real run, each with a leading axis of 1."""
+    recording = spec.path.with_name("recorded.npz")
+    if recording.exists():
+        with np.load(recording) as stored:
+            inputs = tuple(stored[tensor.name][None] for tensor in spec.inputs)
+    else:
+        inputs = tuple(np.zeros((1, *tensor.shape), tensor.dtype) for tensor in spec.inputs)
+    outputs = tuple(np.zeros((1, *tensor.shape), tensor.dtype) for tensor in spec.outputs)
+    session = OnnxSession(spec, _CPU)
+    session.run([session.bind(inputs, outputs)])
+    return outputs

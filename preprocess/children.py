@@ -1,0 +1,204 @@
+"""Processes of a replica: how they are born, prove themselves, and are known to have ended.
+
+Used by both kinds of children, workers (``pool.py``) and slots (``server/slots``). A child is a fresh interpreter
+(``python -m …``, never a fork) that inherits three descriptors: its channel to the gateway, the memory of the progress
+pages, and a small *birth file* holding its configuration as JSON, into which it writes its report before it says READY.
+It dies with its parent (``PR_SET_PDEATHSIG``), and its end is observed through a pidfd: nothing depends on timing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from framelane.models.errors import FramelaneError
+
+from .memory import Memory
+from .messages import Channel, Kind, Message, PeerGone, channel_pair, pack
+from .progress import ProgressPage
+
+START_FAILED = 3
+"""Exit status of a child that could not start: the reason is in its report, and trying again will not help."""
+
+_PR_SET_PDEATHSIG = 1
+_REPORT_AT = 1 << 20
+_ENVIRONMENT = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+class StartFailed(FramelaneError):
+    """A child process could not start."""
+
+    code = "start_failed"
+
+
+class Child:
+    """A process that the gateway started: its channel, its progress page, its pidfd.
+
+    Args:
+        module: what to run, with ``python -m``.
+        name: for logs, for example ``worker-1``.
+        config: JSON-like configuration; descriptors in it must be listed in ``descriptors``.
+        pages: the memory of all progress pages.
+        page: which of them is this child's.
+        descriptors: further descriptors to inherit, under the same numbers.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        config: Mapping[str, Any],
+        pages: Memory,
+        page: int,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self.progress = ProgressPage(pages.view, page)
+        self.progress.clear()
+        self.channel, theirs = channel_pair()
+        self._birth = os.memfd_create(f"framelane-{name}", os.MFD_CLOEXEC)
+        with theirs:
+            inherited = {"channel": theirs.fileno(), "pages": pages.fd, "page": page, "parent": os.getpid()}
+            os.pwrite(self._birth, msgspec.json.encode({**inherited, "config": config}, enc_hook=str), 0)
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-P", "-m", module, str(self._birth)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(self._birth, theirs.fileno(), pages.fd, *descriptors),
+                env={**os.environ, **_ENVIRONMENT},
+            )
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def report(self) -> dict[str, Any]:
+        """What the child wrote about itself before READY, or ``{"error": …}`` when it could not start."""
+        written = os.fstat(self._birth).st_size - _REPORT_AT
+        if written <= 0:
+            return {}
+        return dict(msgspec.json.decode(os.pread(self._birth, written, _REPORT_AT)))
+
+    def failure(self) -> StartFailed:
+        """Why the child ended before it was ready. Call after ``reap``."""
+        reason = self.report().get("error") or f"ended with status {self._process.returncode} before it was ready"
+        return StartFailed(f"{self.name}: {reason}")
+
+    def kill(self) -> None:
+        """SIGKILL; its end shows on ``pidfd``."""
+        self._process.kill()
+
+    def reap(self) -> int:
+        """Collect the exit status of a process whose pidfd is readable, and close what belongs to it."""
+        status = self._process.wait()
+        os.close(self.pidfd)
+        self.channel.close()
+        return status
+
+    def close(self) -> None:
+        """Close the birth file; the report cannot be read afterwards."""
+        os.close(self._birth)
+
+
+class Birth(NamedTuple):
+    """What a child was given."""
+
+    config: dict[str, Any]
+    channel: Channel
+    progress: ProgressPage
+    pages: Memory
+    fd: int
+
+    def ready(self, report: Mapping[str, Any]) -> None:
+        """Write the report and tell the gateway that this process has proven itself."""
+        data = msgspec.json.encode(report)
+        os.pwrite(self.fd, data, _REPORT_AT)
+        self.channel.send(pack(Kind.READY, length=len(data)))
+
+    def fail(self, error: Exception) -> None:
+        """Write why this process cannot start, and end it."""
+        text = error.message if isinstance(error, FramelaneError) else f"{type(error).__name__}: {error}"
+        os.pwrite(self.fd, msgspec.json.encode({"error": text}), _REPORT_AT)
+        sys.exit(START_FAILED)
+
+
+def born(argv: Sequence[str]) -> Birth:
+    """The child's side: take over what was inherited, and make sure not to outlive the gateway."""
+    fd = int(argv[1])
+    inherited = msgspec.json.decode(os.pread(fd, _REPORT_AT, 0))
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != inherited["parent"]:
+        os._exit(0)  # the gateway died before the line above
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the gateway decides
+    pages = Memory.attach(inherited["pages"])
+    channel = Channel(socket.socket(fileno=inherited["channel"]))
+    return Birth(inherited["config"], channel, ProgressPage(pages.view, inherited["page"]), pages, fd)
+
+
+def watch(child: Child, hear: Callable[[Message], None], ended: Callable[[int], None]) -> None:
+    """Call ``hear`` for each message of a child, and at last ``ended`` with its exit status, on the running event loop.
+
+    Everything that the child wrote is heard before ``ended`` is called. A child that closes its channel and lives on is
+    killed: it could not be told anything any more.
+    """
+    loop = asyncio.get_running_loop()
+    listening = True
+
+    def readable() -> None:
+        nonlocal listening
+        try:
+            messages = child.channel.receive()
+        except PeerGone:
+            listening = False
+            loop.remove_reader(child.channel.fileno())
+            child.kill()
+            return
+        for message in messages:
+            hear(message)
+
+    def exited() -> None:
+        loop.remove_reader(child.pidfd)
+        while listening:
+            readable()
+        ended(child.reap())
+
+    loop.add_reader(child.channel.fileno(), readable)
+    loop.add_reader(child.pidfd, exited)
+
+
+async def ask(child: Child) -> dict[str, Any]:
+    """Wait for a child that only reports and ends; return its report.
+
+    Raises:
+        StartFailed: it ended without one.
+    """
+    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+    def ended(_status: int) -> None:
+        report = child.report()
+        if report and "error" not in report:
+            answer.set_result(report)
+        else:
+            answer.set_exception(child.failure())
+
+    watch(child, lambda _message: None, ended)
+    try:
+        return await answer
+    finally:
+        child.close()
+
+
+def restart_delay(failures: int) -> float:
+    """Seconds to wait before a child is started again after ``failures`` short lives in a row: 0, 0.25, 0.5 … 10."""
+    return min(10.0, 0.125 * 2**failures) if failures else 0.0

@@ -1,0 +1,217 @@
+"""A worker's links to the slots: which may be used, what is in flight where, and what happens when one dies.
+
+A run is one cell of one model on its way through a slot. It ends exactly once: run, failed, or without a slot before
+its deadline. When a slot dies, what was in flight there is sent again, alone, to another slot, but only after the
+gateway has seen the old process end (GONE): until then it might still write into the cells. What was *in work* when
+its slot died is suspected of having killed it; when that happens to a run twice, it fails, and no third slot meets it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from framelane.models.errors import FramelaneError
+
+from .memory import Memory
+from .messages import Channel, Kind, Outcome, PeerGone, PeerStuck, pack
+from .progress import ProgressPage
+
+_MAX_SUSPICIONS = 2
+
+
+class ModelFailed(FramelaneError):
+    """A model's run raised, or ended two slots. A pipeline may catch it; otherwise its frame is ``failed``."""
+
+    code = "model_failed"
+
+
+class NoSlotLeft(FramelaneError):
+    """No slot could take the run before its deadline."""
+
+    code = "expired"
+
+
+class Run:
+    """One cell of one model in flight for a task."""
+
+    __slots__ = ("cell", "deadline", "epoch", "model", "position", "request", "suspicions", "task")
+
+    def __init__(self, request: int, task: Any, position: int, model: int, cell: int, deadline: float) -> None:
+        self.request = request
+        self.task = task
+        self.position = position
+        self.model = model
+        self.cell = cell
+        self.deadline = deadline
+        self.epoch = 0
+        self.suspicions = 0
+
+
+Finished = list[tuple[Run, Exception | None]]
+
+
+class Link:
+    """One slot as this worker sees it."""
+
+    __slots__ = ("channel", "generation", "open", "progress", "runs", "slot")
+
+    def __init__(self, slot: int, generation: int, channel: Channel, progress: ProgressPage) -> None:
+        self.slot = slot
+        self.generation = generation
+        self.channel = channel
+        self.progress = progress
+        self.runs: dict[int, Run] = {}
+        self.open = True
+
+
+class Links:
+    """All slots of the replica.
+
+    Args:
+        epoll: where the links' sockets are watched.
+        pages: the progress pages, from which a worker tells how many requests wait in each slot.
+        worker: the worker's number; it makes its runs' ids unique in the replica.
+    """
+
+    def __init__(self, epoll: select.epoll, pages: Memory, worker: int) -> None:
+        self._epoll = epoll
+        self._pages = pages
+        self._links: dict[int, Link] = {}
+        self._by_descriptor: dict[int, Link] = {}
+        self._routes: list[Link] = []
+        self._mask = 0
+        self._epoch = 0
+        self._next = worker << 40
+        self.parked: list[Run] = []
+        self.unacknowledged = False
+
+    # -- routes ------------------------------------------------------------------------------------------------------
+
+    def add(self, slot: int, generation: int, page: int, descriptor: int) -> None:
+        """Meet a slot; it is used once a route leads to it."""
+        link = Link(slot, generation, Channel(socket.socket(fileno=descriptor)), ProgressPage(self._pages.view, page))
+        self._links[slot] = link
+        self._by_descriptor[link.channel.fileno()] = link
+        self._epoll.register(link.channel.fileno(), select.EPOLLIN)
+        self._find_routes()
+
+    def route(self, epoch: int, mask: int) -> None:
+        """Use the slots of ``mask`` (a bit per slot id) from now on, and no others."""
+        self._epoch = epoch
+        self._mask = mask
+        self.unacknowledged = True
+        self._find_routes()
+
+    def drained_epoch(self) -> int:
+        """The epoch to acknowledge, once nothing is in flight on slots that it does not name; else 0."""
+        if not self.unacknowledged or any(link.runs for link in self._links.values() if link not in self._routes):
+            return 0
+        self.unacknowledged = False
+        return self._epoch
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def run(self, task: Any, position: int, model: int, cell: int, deadline: float) -> None:
+        """Send one cell to the slot with the least to do, or park it until there is one."""
+        self._next += 1
+        self._dispatch(Run(self._next, task, position, model, cell, deadline))
+
+    def receive(self, descriptor: int) -> Finished:
+        """What the slot at ``descriptor`` has finished."""
+        link = self._by_descriptor[descriptor]
+        try:
+            messages = link.channel.receive()
+        except PeerGone:
+            self._close(link)
+            return []
+        finished: Finished = []
+        for message in messages:
+            run = link.runs.pop(message.request)
+            if message.status == Outcome.OK:
+                finished.append((run, None))
+            elif message.status == Outcome.MOVED:
+                self.parked.append(run)
+            elif message.status == Outcome.EXPIRED:
+                finished.append((run, NoSlotLeft("the deadline passed before a slot could run it")))
+            else:
+                finished.append((run, ModelFailed("the model's run failed; the slot's log says why")))
+        return finished
+
+    def gone(self, slot: int, generation: int, suspect: int) -> Finished:
+        """The slot's process has certainly ended: take what it finished, send the rest again.
+
+        Args:
+            slot, generation: which process.
+            suspect: the request that was in work when it ended; 0 when it was a batch, or unknown.
+        """
+        link = self._links.get(slot)
+        if link is None or link.generation != generation:
+            return []
+        finished: Finished = []
+        while link.open:
+            finished += self.receive(link.channel.fileno())
+        for run in link.runs.values():
+            if suspect in (0, run.request):
+                run.suspicions += 1
+            if run.suspicions >= _MAX_SUSPICIONS:
+                finished.append((run, ModelFailed(f"{_MAX_SUSPICIONS} slots ended while they ran it")))
+            else:
+                run.epoch = 0
+                self.parked.append(run)
+        del self._links[slot]
+        return finished
+
+    def retry_parked(self, now: float) -> Finished:
+        """Send parked runs again where a slot can take them; those past their deadline end."""
+        parked, self.parked = self.parked, []
+        expired: Finished = []
+        for run in parked:
+            if now > run.deadline:
+                expired.append((run, NoSlotLeft("no slot was free before the deadline")))
+            elif run.epoch and run.epoch == self._epoch:
+                self.parked.append(run)  # a slot said MOVED: its newer routes have not reached this worker yet
+            else:
+                self._dispatch(run)
+        return expired
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, run: Run) -> None:
+        if not self._routes:
+            run.epoch = 0
+            self.parked.append(run)
+            return
+        link = self._routes[0] if len(self._routes) == 1 else min(self._routes, key=_load)
+        run.epoch = self._epoch
+        link.runs[run.request] = run
+        message = pack(
+            Kind.RUN,
+            request=run.request,
+            cell=run.cell,
+            model=run.model,
+            epoch=run.epoch,
+            status=1 if run.suspicions else 0,
+            t1=run.deadline,
+        )
+        try:
+            link.channel.send(message)
+        except (PeerGone, PeerStuck):
+            self._close(link)  # the run stays with the link until the gateway says that the process has ended
+
+    def _find_routes(self) -> None:
+        self._routes = [link for link in self._links.values() if link.open and self._mask >> link.slot & 1]
+
+    def _close(self, link: Link) -> None:
+        if link.open:
+            link.open = False
+            del self._by_descriptor[link.channel.fileno()]
+            self._epoll.unregister(link.channel.fileno())
+            link.channel.close()
+            self._find_routes()
+
+
+def _load(link: Link) -> tuple[int, int]:
+    return len(link.runs), link.progress.waiting()

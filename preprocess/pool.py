@@ -1,0 +1,337 @@
+"""The gateway's side of the workers: credits, frames in, finished packets out, and a replacement for each that dies.
+
+A worker has as many credits as it may hold frames; credit *k* of worker *w* is cell ``w * credits + k`` of the frame
+memory. Credits are never counted: they are the cells that no frame in flight uses. Everything here runs on the event
+loop's thread and returns at once; the only copies are the frame's bytes into its cell and the finished packet out.
+
+When a worker dies, end of file on its channel closes its books: what it had finished was read before, and is delivered;
+what it still held is ``failed``. Its cells are used again only by its replacement, which is started when the old
+process has certainly ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from .children import Child, ask, restart_delay, watch
+from .headers import Limits
+from .memory import FrameCells, Memory, ModelCells, Slab
+from .messages import Fate, Kind, Message, PeerGone, PeerStuck, pack
+
+log = logging.getLogger("framelane.pool")
+
+_MODULE = "framelane.preprocess.worker"
+_SHORT_LIFE_S = 10.0
+_ESTIMATE_WEIGHT = 0.1
+
+
+class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How many workers, and what they run."""
+
+    workers: int
+    credits: int
+    pipeline: str
+    options: dict[str, Any]
+    models: list[ModelCells]
+    limits: Limits
+    frame_bytes: int
+    packet_bytes: int
+    first_page: int
+    search_path: str = ""
+    log_level: str = "INFO"
+
+
+class Job:
+    """One frame on its way through the workers. Times are ``time.monotonic()`` seconds."""
+
+    __slots__ = ("data", "deadline", "flavour", "owner", "received", "seq", "state", "submitted")
+
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        state: bytes,
+        seq: int,
+        flavour: int,
+        received: float,
+        deadline: float,
+        owner: Any,
+    ) -> None:
+        self.data = data
+        self.state = state
+        self.seq = seq
+        self.flavour = flavour
+        self.received = received
+        self.deadline = deadline
+        self.owner = owner
+        self.submitted = 0.0
+
+
+class Done(NamedTuple):
+    """How a frame ended: with a finished packet when ``fate`` is OK, else perhaps with a message for its sender."""
+
+    request: int
+    job: Job
+    fate: Fate
+    packet: bytes
+    state: bytes
+    message: str
+    preprocess_s: float
+    inference_s: float
+
+
+class Worker:
+    """One worker process, this incarnation of it."""
+
+    __slots__ = ("born", "cells", "child", "generation", "index", "jobs", "ready", "slab")
+
+    def __init__(self, index: int, generation: int, child: Child, slab: Memory, cells: range) -> None:
+        self.index = index
+        self.generation = generation
+        self.child = child
+        self.slab = slab
+        self.cells = list(cells)
+        self.jobs: dict[int, tuple[Job, int]] = {}
+        self.ready = False
+        self.born = time.monotonic()
+
+    @property
+    def state(self) -> str:
+        """For status and readiness: "starting" or "active"."""
+        return "active" if self.ready else "starting"
+
+
+class Watcher(Protocol):
+    """Who introduces workers to slots (``server/slots/supervisor.py``)."""
+
+    def worker_started(self, worker: Worker) -> None:
+        """A process was started; it may be sent messages, though it is not ready yet."""
+
+    def worker_ended(self, worker: Worker) -> None:
+        """A process has certainly ended."""
+
+    def worker_routed(self, worker: Worker, epoch: int) -> None:
+        """The worker has nothing in flight any more on slots outside the routes of ``epoch``."""
+
+
+async def describe_pipeline(name: str, options: dict[str, Any], search_path: str, pages: Memory) -> dict[str, Any]:
+    """Ask a worker process what the pipeline is, without importing it here: ``{"models": [...], "stateful": bool}``.
+
+    Raises:
+        StartFailed: the pipeline cannot be imported or refuses its options; the message says why.
+    """
+    config = {"describe": name, "options": options, "search_path": search_path}
+    return await ask(Child(_MODULE, f"pipeline {name}", config, pages, 0))
+
+
+class Pool:
+    """All workers of the replica.
+
+    Args:
+        config: see ``PoolConfig``.
+        pages: the memory of the progress pages.
+        watcher: introduces workers to slots.
+
+    Attributes:
+        on_done: called once for every frame that was submitted.
+        on_credit: called when a worker has joined.
+        estimate_s: moving average of the seconds from ``submit`` to the result.
+        restarts: how many workers had to be replaced.
+    """
+
+    def __init__(self, config: PoolConfig, pages: Memory, watcher: Watcher) -> None:
+        self._config = config
+        self._pages = pages
+        self._watcher = watcher
+        self._memory = Memory.create(
+            "frames", FrameCells.size(config.workers * config.credits, config.frame_bytes, config.packet_bytes)
+        )
+        self._frames = FrameCells(self._memory, config.frame_bytes, config.packet_bytes)
+        self._next = 0
+        self._holders: dict[int, Worker] = {}
+        self._failures = [0] * config.workers
+        self._stopping = False
+        self._started: list[asyncio.Future[None]] = []
+        self._ended = asyncio.Event()
+        self.workers: dict[int, Worker] = {}
+        self.restarts = 0
+        self.estimate_s = 0.0
+        self.on_done: Callable[[Done], None] = lambda _done: None
+        self.on_credit: Callable[[], None] = lambda: None
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """How many frames could be submitted now."""
+        return sum(len(worker.cells) for worker in self.workers.values() if worker.ready)
+
+    def submit(self, job: Job) -> int:
+        """Give a frame to the worker with the most free credits; returns the request's number.
+
+        The caller has made sure that ``free`` is not 0. ``on_done`` is called exactly once for it, later.
+        """
+        worker = max(self.workers.values(), key=_free_credits)
+        cell = worker.cells.pop()
+        self._next = request = self._next + 1
+        job.submitted = now = time.monotonic()
+        worker.jobs[request] = (job, cell)
+        self._holders[request] = worker
+        length, state = len(job.data), len(job.state)
+        self._frames.frame(cell, length)[:] = job.data
+        if state:
+            self._frames.state(cell, state)[:] = job.state
+        message = pack(
+            Kind.FRAME,
+            request=request,
+            cell=cell,
+            seq=job.seq,
+            flavour=job.flavour,
+            length=length,
+            state=state,
+            t0=job.received,
+            t1=job.deadline,
+            f0=now - job.received,
+        )
+        self._send(worker, message)
+        return request
+
+    def cancel(self, request: int) -> None:
+        """Its client has left: the worker need not go on. ``on_done`` is called all the same."""
+        worker = self._holders.get(request)
+        if worker is not None:
+            self._send(worker, pack(Kind.CANCEL, request=request))
+
+    def _finished(self, worker: Worker, message: Message) -> None:
+        job, cell = worker.jobs.pop(message.request)
+        del self._holders[message.request]
+        fate = Fate(message.status)
+        data = bytes(self._frames.packet(cell, message.length)) if message.length else b""
+        state = bytes(self._frames.state(cell, message.state)) if message.state else b""
+        worker.cells.append(cell)
+        if fate is Fate.OK:
+            taken = message.t0 - job.submitted
+            self.estimate_s += (taken - self.estimate_s) * (_ESTIMATE_WEIGHT if self.estimate_s else 1.0)
+            self.on_done(Done(message.request, job, fate, data, state, "", message.f0, message.f1))
+        else:
+            text = data.decode("utf-8", "replace")
+            self.on_done(Done(message.request, job, fate, b"", b"", text, message.f0, message.f1))
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all workers and wait until each has proven itself.
+
+        Raises:
+            StartFailed: one could not start; the message says why.
+        """
+        loop = asyncio.get_running_loop()
+        self._started = [loop.create_future() for _ in range(self._config.workers)]
+        for index in range(self._config.workers):
+            self._spawn(index, 0)
+        await asyncio.gather(*self._started)
+
+    async def stop(self, limit_s: float) -> None:
+        """Let the workers finish what they hold, then end them; those that take longer are killed."""
+        self._stopping = True
+        for worker in self.workers.values():
+            self._send(worker, pack(Kind.STOP))
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._all_ended()
+        except TimeoutError:
+            for worker in self.workers.values():
+                worker.child.kill()
+            await self._all_ended()
+        self._memory.close()
+
+    async def _all_ended(self) -> None:
+        while self.workers:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _spawn(self, index: int, generation: int) -> None:
+        config = self._config
+        first = index * config.credits
+        slab = Memory.create(f"slab-{index}", Slab.size(config.credits, config.models))
+        settings = {
+            "worker": index + 1,
+            "pipeline": config.pipeline,
+            "options": config.options,
+            "limits": config.limits,
+            "frame_memory": self._memory.fd,
+            "frame_bytes": config.frame_bytes,
+            "packet_bytes": config.packet_bytes,
+            "slab": slab.fd,
+            "models": config.models,
+            "first_cell": first,
+            "credits": config.credits,
+            "search_path": config.search_path,
+            "log_level": config.log_level,
+        }
+        child = Child(
+            _MODULE, f"worker-{index}", settings, self._pages, config.first_page + index, (self._memory.fd, slab.fd)
+        )
+        worker = Worker(index, generation, child, slab, range(first, first + config.credits))
+        self.workers[index] = worker
+        watch(child, lambda message: self._hear(worker, message), lambda status: self._died(worker, status))
+        self._watcher.worker_started(worker)
+
+    def _hear(self, worker: Worker, message: Message) -> None:
+        if message.kind == Kind.DONE:
+            self._finished(worker, message)
+        elif message.kind == Kind.ROUTED:
+            self._watcher.worker_routed(worker, message.epoch)
+        elif message.kind == Kind.READY:
+            worker.ready = True
+            if not self._started[worker.index].done():
+                self._started[worker.index].set_result(None)
+            self.on_credit()
+
+    def _died(self, worker: Worker, status: int) -> None:
+        del self.workers[worker.index]
+        self._watcher.worker_ended(worker)
+        for request, (job, _cell) in worker.jobs.items():
+            del self._holders[request]
+            self.on_done(Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0))
+        worker.slab.close()
+        if self._stopping:
+            self._ended.set()
+        elif not self._started[worker.index].done():
+            self._started[worker.index].set_exception(worker.child.failure())
+        else:
+            self._replace(worker, status)
+        worker.child.close()
+
+    def _replace(self, worker: Worker, status: int) -> None:
+        lived = time.monotonic() - worker.born
+        self._failures[worker.index] = 0 if lived > _SHORT_LIFE_S else self._failures[worker.index] + 1
+        delay = restart_delay(self._failures[worker.index] - 1)
+        self.restarts += 1
+        log.warning(
+            "worker-%d (pid %d) ended with status %d while it held %d frames; a new one starts in %.2f s",
+            worker.index, worker.child.pid, status, len(worker.jobs), delay,
+        )  # fmt: skip
+        asyncio.get_running_loop().call_later(delay, self._respawn, worker.index, worker.generation + 1)
+
+    def _respawn(self, index: int, generation: int) -> None:
+        if not self._stopping:
+            self._spawn(index, generation)
+
+    def _send(self, worker: Worker, message: bytes) -> None:
+        try:
+            worker.child.channel.send(message)
+        except PeerGone:
+            pass  # its end is about to be noticed, and closes its books
+        except PeerStuck:
+            log.error("worker-%d does not read its messages; it is put down", worker.index)
+            worker.child.kill()
+
+
+def _free_credits(worker: Worker) -> int:
+    return len(worker.cells) if worker.ready else 0

@@ -1,0 +1,265 @@
+"""The slot's process: owns the sessions of one device and runs what the workers send.
+
+``python -m framelane.server.slots.process`` is started by the supervisor. One thread does everything, in turns: read
+what has arrived, run the oldest request (with others for the same model, up to its best batch), answer. It never waits
+to fill a batch: with nothing to do it sleeps in epoll, with something to do it runs it. Inputs and outputs lie in the
+workers' slabs, and are bound to the sessions once per cell.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import sys
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import msgspec
+
+from framelane.models.devices import Device
+from framelane.models.errors import FramelaneError
+from framelane.models.registry import ModelSpec
+from framelane.models.session import Bound, Session, open_session
+from framelane.preprocess.children import Birth, born
+from framelane.preprocess.logs import set_up_logs
+from framelane.preprocess.memory import Memory, ModelCells, Slab
+from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack
+
+log = logging.getLogger("framelane.slot")
+
+
+class SlotConfig(msgspec.Struct, frozen=True):
+    """What the supervisor tells a slot at its birth."""
+
+    slot: int
+    device: Device
+    models: list[ModelSpec]
+    cells: list[ModelCells]
+    log_level: str = "INFO"
+
+
+class Peer:
+    """One worker as this slot sees it: its channel, and its cells as the sessions have bound them."""
+
+    def __init__(self, channel: Channel, memory: Memory, cells: list[ModelCells], sessions: list[Session]) -> None:
+        self.channel = channel
+        self.open = True
+        self._memory = memory
+        self._slab = Slab(memory, cells)
+        self._sessions = sessions
+        self._bound: dict[int, Bound] = {}
+
+    def bound(self, model: int, cell: int) -> Bound:
+        """The cell, bound to its model's session the first time it is used."""
+        if cell not in self._bound:
+            self._bound[cell] = self._sessions[model].bind(*self._slab.arrays(model, cell))
+        return self._bound[cell]
+
+    def close(self) -> None:
+        """The worker is gone: give its memory back."""
+        self.open = False
+        self._bound.clear()
+        self.channel.close()
+        self._memory.close()
+
+
+class Request(NamedTuple):
+    """One run that a worker asked for."""
+
+    peer: Peer
+    message: Message
+    arrived: float
+
+
+class Slot:
+    """The loop. Constructed by ``main``; ``run`` returns when the supervisor says STOP."""
+
+    def __init__(self, birth: Birth, config: SlotConfig, sessions: list[Session]) -> None:
+        self._gateway = birth.channel
+        self._progress = birth.progress
+        self._config = config
+        self._sessions = sessions
+        self._epoll = select.epoll()
+        self._peers: dict[int, Peer] = {}
+        self._waiting: deque[Request] = deque()
+        self._epoch = 0
+        self._active = False
+        self._stopping = False
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        gateway = self._gateway.fileno()
+        self._epoll.register(gateway, select.EPOLLIN)
+        now = time.monotonic
+        self._progress.awake(now())
+        while not (self._stopping and not self._waiting):
+            if self._waiting:
+                events = self._epoll.poll(0)
+            else:
+                self._progress.asleep(now())
+                events = self._epoll.poll()
+                self._progress.awake(now())
+            for descriptor, _ in events:
+                if descriptor == gateway:
+                    self._hear_gateway()
+                else:
+                    self._hear_worker(descriptor)
+            self._progress.wait(len(self._waiting))
+            if self._waiting:
+                self._run(self._next_batch())
+
+    # -- what arrives ------------------------------------------------------------------------------------------------
+
+    def _hear_gateway(self) -> None:
+        for message in self._gateway.receive():
+            if message.kind == Kind.PEER:
+                self._meet()
+            elif message.kind == Kind.ROUTES:
+                self._epoch = message.epoch
+                self._active = bool(message.request >> self._config.slot & 1)
+            elif message.kind == Kind.STOP:
+                self._stopping = True
+
+    def _meet(self) -> None:
+        channel = Channel(socket.socket(fileno=self._gateway.descriptors.popleft()))
+        memory = Memory.attach(self._gateway.descriptors.popleft())
+        self._peers[channel.fileno()] = Peer(channel, memory, self._config.cells, self._sessions)
+        self._epoll.register(channel.fileno(), select.EPOLLIN)
+
+    def _hear_worker(self, descriptor: int) -> None:
+        peer = self._peers[descriptor]
+        try:
+            messages = peer.channel.receive()
+        except PeerGone:
+            self._forget(descriptor)
+            return
+        now = time.monotonic()
+        for message in messages:
+            if not self._active and message.epoch <= self._epoch:
+                self._answer(peer, message, Outcome.MOVED)
+            else:
+                self._waiting.append(Request(peer, message, now))
+
+    def _forget(self, descriptor: int) -> None:
+        peer = self._peers.pop(descriptor)
+        self._epoll.unregister(descriptor)
+        self._waiting = deque(request for request in self._waiting if request.peer is not peer)
+        peer.close()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def _next_batch(self) -> list[Request]:
+        """The oldest request, and others of the same model in the order they came, up to its best batch."""
+        first = self._waiting.popleft()
+        batch = [first]
+        limit = self._sessions[first.message.model].best_batch
+        if first.message.status or limit == 1:
+            return batch
+        model = first.message.model
+        for request in list(self._waiting):
+            if len(batch) == limit:
+                break
+            if request.message.model == model and not request.message.status:
+                batch.append(request)
+                self._waiting.remove(request)
+        return batch
+
+    def _run(self, batch: list[Request]) -> None:
+        started = time.monotonic()
+        due = [request for request in batch if request.message.t1 > started]
+        for request in batch:
+            if request.message.t1 <= started:
+                self._answer(request.peer, request.message, Outcome.EXPIRED)
+        if not due:
+            return
+        self._progress.start(due[0].message.request if len(due) == 1 else 0, started)
+        try:
+            model = due[0].message.model
+            self._sessions[model].run([request.peer.bound(model, request.message.cell) for request in due])
+        except Exception:
+            self._run_failed(due)
+        else:
+            self._answer_all(due, started)
+        self._progress.finish(len(due))
+
+    def _answer_all(self, batch: list[Request], started: float) -> None:
+        seconds = time.monotonic() - started
+        for request in batch:
+            self._answer(request.peer, request.message, Outcome.OK, seconds, started - request.arrived, len(batch))
+
+    def _run_failed(self, batch: list[Request]) -> None:
+        """A run raised: find the culprit by running the others of its batch alone."""
+        if len(batch) > 1:
+            for request in batch:
+                self._run([request])
+            return
+        message = batch[0].message
+        log.exception("model %s failed", self._config.models[message.model].name)
+        self._answer(batch[0].peer, message, Outcome.FAILED)
+
+    def _answer(
+        self, peer: Peer, message: Message, outcome: Outcome, seconds: float = 0.0, waited: float = 0.0, batch: int = 0
+    ) -> None:
+        if not peer.open:
+            return
+        try:
+            peer.channel.send(
+                pack(
+                    Kind.RAN,
+                    request=message.request,
+                    cell=message.cell,
+                    status=outcome,
+                    length=batch,
+                    f0=seconds,
+                    f1=waited,
+                )
+            )
+        except Exception:
+            log.warning("a worker does not take its answers; it is being replaced")
+
+
+def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
+    """Open and warm up every model; the report names the device that is truly used, and what was measured.
+
+    Raises:
+        ModelError, DeviceError: see ``open_session``.
+    """
+    sessions: list[Session] = []
+    report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}}
+    for spec in config.models:
+        session = open_session(spec, config.device)
+        timings = session.warm_up()
+        sessions.append(session)
+        report["device"] = session.device
+        report["models"][spec.name] = {
+            "best_batch": session.best_batch,
+            "run_ms": {str(batch): round(milliseconds, 3) for batch, milliseconds in timings.items()},
+        }
+    return sessions, report
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the process."""
+    birth = born(sys.argv if argv is None else argv)
+    set_up_logs(birth.config.get("log_level", "INFO"))
+    try:
+        config = msgspec.convert(birth.config, SlotConfig, dec_hook=lambda kind, value: kind(value))
+        sessions, report = open_sessions(config)
+        slot = Slot(birth, config, sessions)
+    except FramelaneError as error:
+        birth.fail(error)
+    except Exception as error:
+        log.exception("cannot start")
+        birth.fail(error)
+    birth.ready(report)
+    try:
+        slot.run()
+    except PeerGone:
+        os._exit(0)  # the gateway is gone
+
+
+if __name__ == "__main__":
+    main()
