@@ -67,13 +67,13 @@ def parse_device(text: str) -> Device:
         DeviceError: naming the part that cannot be read and the grammar.
     """
     kind, _, rest = text.partition(":")
-    if kind in ("auto", "cpu") and not rest:
-        return Device(kind, name=kind)
-    if kind in ("cuda", "tensorrt") and re.fullmatch(r"\d*", rest):
-        index = int(rest or 0)
-        return Device(kind, index, name=f"{kind}:{index}")
-    if kind == "sim" and rest:
-        return Device("sim", simulation=_simulation(text, rest.split(":")), name=text)
+    match kind:
+        case "auto" | "cpu" if not rest:
+            return Device(kind, name=kind)
+        case "cuda" | "tensorrt" if re.fullmatch(r"\d*", rest):
+            return Device(kind, int(rest or 0), name=f"{kind}:{int(rest or 0)}")
+        case "sim" if rest:
+            return Device(kind, simulation=_simulation(text, rest.split(":")), name=text)
     raise DeviceError(f"device {text!r}: {_HELP}")
 
 

@@ -60,7 +60,7 @@ class Frame:
 
     @property
     def size(self) -> tuple[int, int, str]:
-        """``(width, height, format)`` from the header alone: pixels as displayed (EXIF applied), "jpeg" | "png" | "webp".
+        """``(width, height, format)`` from the header: pixels as displayed (EXIF applied); "jpeg", "png" or "webp".
 
         Raises:
             InvalidFrame: the bytes are no image that Framelane accepts, or one beyond its limits.

@@ -74,7 +74,7 @@ def open_session(spec: ModelSpec, device: Device) -> Session:
         DeviceError: the device cannot be had; the message names the cure.
     """
     if device.simulation is not None:
-        from .simulated import SimulatedSession  # noqa: PLC0415 - the simulation needs this module's Session
+        from .simulated import SimulatedSession
 
         return SimulatedSession(spec, device)
     if device.kind != "auto":
@@ -162,10 +162,10 @@ def _arrays(specs: Sequence[TensorSpec], count: int) -> tuple[Array, ...]:
 def _onnxruntime() -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        import onnxruntime  # noqa: PLC0415 - heavy, and an extra: this is the place that may say what to install
+        import onnxruntime
     except ImportError as error:
         raise FramelaneError(
-            f"ONNX Runtime is not installed ({error}): install framelane[cpu], or framelane[gpu] on a machine with CUDA",
+            f"ONNX Runtime is not installed ({error}): install framelane[cpu], or framelane[gpu] where there is CUDA",
             code="no_onnxruntime",
         ) from error
     return onnxruntime
@@ -188,8 +188,8 @@ def _open(ort: Any, spec: ModelSpec, device: Device) -> Any:
     used = session.get_providers()[0]
     if used != provider:  # available providers and get_device() lie here; this list does not
         raise DeviceError(
-            f"device {device.name} was asked for, but ONNX Runtime chose {used}: no working CUDA device {device.index}, "
-            "or its driver or libraries are missing (nvidia-smi tells the driver; framelane[gpu] brings the libraries)"
+            f"device {device.name} was asked for, but ONNX Runtime chose {used}: there is no working CUDA device "
+            f"{device.index}, or its driver or libraries are missing (nvidia-smi tells the driver; framelane[gpu] brings the libraries)"
         )
     return session
 

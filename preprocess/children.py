@@ -9,13 +9,15 @@ It dies with its parent (``PR_SET_PDEATHSIG``), and its end is observed through 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +27,8 @@ from framelane.models.errors import FramelaneError
 from .memory import Memory
 from .messages import Channel, Kind, Message, PeerGone, channel_pair, pack
 from .progress import ProgressPage
+
+log = logging.getLogger("framelane.children")
 
 START_FAILED = 3
 """Exit status of a child that could not start: the reason is in its report, and trying again will not help."""
@@ -74,7 +78,7 @@ class Child:
         with theirs:
             inherited = {"channel": theirs.fileno(), "pages": pages.fd, "page": page, "parent": os.getpid()}
             os.pwrite(self._birth, msgspec.json.encode({**inherited, "config": config}, enc_hook=str), 0)
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(self._birth)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(self._birth, theirs.fileno(), pages.fd, *descriptors),
@@ -126,11 +130,19 @@ class Birth(NamedTuple):
         os.pwrite(self.fd, data, _REPORT_AT)
         self.channel.send(pack(Kind.READY, length=len(data)))
 
-    def fail(self, error: Exception) -> None:
-        """Write why this process cannot start, and end it."""
-        text = error.message if isinstance(error, FramelaneError) else f"{type(error).__name__}: {error}"
-        os.pwrite(self.fd, msgspec.json.encode({"error": text}), _REPORT_AT)
-        sys.exit(START_FAILED)
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Within it, an exception is written down as the reason why this process cannot start, and ends it."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, FramelaneError):
+                text = error.message
+            else:
+                log.exception("cannot start")
+                text = f"{type(error).__name__}: {error}"
+            os.pwrite(self.fd, msgspec.json.encode({"error": text}), _REPORT_AT)
+            sys.exit(START_FAILED)
 
 
 def born(argv: Sequence[str]) -> Birth:

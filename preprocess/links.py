@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterable
 from typing import Any
 
 from framelane.models.errors import FramelaneError

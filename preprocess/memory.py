@@ -168,7 +168,7 @@ class Slab:
         return inputs, tuple(self._array(tensor, offset + at) for tensor, at in _offsets(shape.outputs, start))
 
     def _array(self, tensor: TensorSpec, offset: int) -> Any:
-        import numpy as np  # noqa: PLC0415 - the gateway sizes slabs but never looks into one, and needs no NumPy
+        import numpy as np
 
         flat = np.frombuffer(
             self._view, dtype=tensor.dtype, count=tensor.nbytes // np.dtype(tensor.dtype).itemsize, offset=offset

@@ -4,8 +4,8 @@ Pixels, tensors and results stay in shared memory (``memory.py``); a message onl
 is the same struct, so that one ``recv`` may carry many and a reader needs no framing. Which fields a kind uses:
 
     kind    from → to          fields
-    FRAME   gateway → worker   request, cell, seq, flavour, length (frame bytes), state (bytes), t0 received, t1 deadline,
-                               f0 seconds waited in the lane
+    FRAME   gateway → worker   request, cell, seq, flavour, length (frame bytes), state (bytes), t0 received,
+                               t1 deadline, f0 seconds waited in the lane
     CANCEL  gateway → worker   request: its client has left
     DONE    worker → gateway   request, cell, status (a Fate), length (packet bytes), state (bytes), f0 preprocess
                                seconds, f1 inference seconds, t0 when it was finished
@@ -94,7 +94,7 @@ class Message(NamedTuple):
     f1: float
 
 
-def pack(
+def pack(  # noqa: PLR0913 - one argument per field of the struct
     kind: int,
     *,
     status: int = 0,

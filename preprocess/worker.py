@@ -11,6 +11,7 @@ outputs. There is no event loop and no task object: a ``Task`` here is one frame
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -22,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from framelane.models.errors import FramelaneError, InvalidFrame, PipelineError
+from framelane.models.errors import InvalidFrame, PipelineError
 from framelane.models.pipeline import Call, Frame, Lane, Outputs, Pipeline, load_pipeline
 
 from . import packets
@@ -176,7 +177,7 @@ class Worker:
             return
         frame = Frame(self._cells.frame(message.cell, message.length), message.seq, self._decoder)
         lane = Lane(bytes(self._cells.state(message.cell, message.state)))
-        task = Task(message, self._pipeline.run(frame, lane), lane)  # type: ignore[arg-type]
+        task = Task(message, self._pipeline.run(frame, lane), lane)
         self._tasks[message.request] = task
         self._advance(task, None, started)
 
@@ -208,10 +209,11 @@ class Worker:
         self._progress.finish()
 
     def _call(self, task: Task, call: Call, credit: int) -> None:
-        if not isinstance(call, Call) or not isinstance(call.port, SlabPort):
+        port = getattr(call, "port", None)
+        if not isinstance(port, SlabPort):
             self._end(task, Fate.FAILED, f"a pipeline may only await its models, not {type(call).__name__}")
             return
-        model = call.port.index
+        model = port.index
         task.outputs = [None] * len(call.cells)
         task.outstanding = len(call.cells)
         task.call_started = time.monotonic()
@@ -312,27 +314,20 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the process. With ``describe`` in its configuration it only reports on the pipeline and ends."""
     birth = born(sys.argv if argv is None else argv)
-    try:
+    with birth.failures():
         _prepare(birth.config)
         if "describe" in birth.config:
             birth.ready(describe(load_pipeline(birth.config["describe"], birth.config["options"])))
             return
         config = msgspec.convert(birth.config, WorkerConfig)
         worker = Worker(birth, config, load_pipeline(config.pipeline, config.options))
-    except FramelaneError as error:
-        birth.fail(error)
-    except Exception as error:
-        log.exception("cannot start")
-        birth.fail(error)
-    birth.ready({"pid": os.getpid()})
-    try:
+        birth.ready({"pid": os.getpid()})
+    with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
         worker.run()
-    except PeerGone:
-        os._exit(0)  # the gateway is gone: nobody is left to answer to
 
 
 def _prepare(config: dict[str, Any]) -> None:
-    import cv2  # noqa: PLC0415 - only to keep its thread pool from competing with the other processes
+    import cv2
 
     set_up_logs(config.get("log_level", "INFO"))
     cv2.setNumThreads(1)

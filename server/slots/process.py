@@ -8,6 +8,7 @@ workers' slabs, and are bound to the sessions once per cell.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -20,7 +21,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from framelane.models.devices import Device
-from framelane.models.errors import FramelaneError
 from framelane.models.registry import ModelSpec
 from framelane.models.session import Bound, Session, open_session
 from framelane.preprocess.children import Birth, born
@@ -179,8 +179,8 @@ class Slot:
         try:
             model = due[0].message.model
             self._sessions[model].run([request.peer.bound(model, request.message.cell) for request in due])
-        except Exception:
-            self._run_failed(due)
+        except Exception as error:
+            self._run_failed(due, error)
         else:
             self._answer_all(due, started)
         self._progress.finish(len(due))
@@ -190,14 +190,14 @@ class Slot:
         for request in batch:
             self._answer(request.peer, request.message, Outcome.OK, seconds, started - request.arrived, len(batch))
 
-    def _run_failed(self, batch: list[Request]) -> None:
+    def _run_failed(self, batch: list[Request], error: Exception) -> None:
         """A run raised: find the culprit by running the others of its batch alone."""
         if len(batch) > 1:
             for request in batch:
                 self._run([request])
             return
         message = batch[0].message
-        log.exception("model %s failed", self._config.models[message.model].name)
+        log.error("model %s failed: %s", self._config.models[message.model].name, error)
         self._answer(batch[0].peer, message, Outcome.FAILED)
 
     def _answer(
@@ -245,20 +245,13 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point of the process."""
     birth = born(sys.argv if argv is None else argv)
     set_up_logs(birth.config.get("log_level", "INFO"))
-    try:
+    with birth.failures():
         config = msgspec.convert(birth.config, SlotConfig, dec_hook=lambda kind, value: kind(value))
         sessions, report = open_sessions(config)
         slot = Slot(birth, config, sessions)
-    except FramelaneError as error:
-        birth.fail(error)
-    except Exception as error:
-        log.exception("cannot start")
-        birth.fail(error)
-    birth.ready(report)
-    try:
+        birth.ready(report)
+    with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
         slot.run()
-    except PeerGone:
-        os._exit(0)  # the gateway is gone
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gateway's side of the slots: starts them, introduces them to the workers, says which may be used, replaces the dead.
+"""The gateway's side of the slots: starts them, introduces them to the workers, routes, and replaces the dead.
 
 Workers talk to slots directly; this module only brings them together. For each pair of a worker and a slot it makes a
 socketpair and hands one end to each (and the worker's slab to the slot). Which slots may be used is a *route*: a bit

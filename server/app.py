@@ -1,0 +1,301 @@
+"""The composition root: constructs every part of one replica, runs it, and takes it down again.
+
+    settings ─▶ plan ─▶ pages, registry ─▶ supervisor (slots) + pool (workers) ─▶ exchange (lanes) ─▶ doors ─▶ uvicorn
+
+Only this module and the two children's mains construct things. The doors open at once, so that probes get an answer;
+``/readyz`` says what is missing until a frame has gone all the way through a worker and an active slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import importlib.resources
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from framelane.models.registry import Registry
+from framelane.preprocess.children import StartFailed
+from framelane.preprocess.headers import Limits as ImageLimits
+from framelane.preprocess.memory import Memory, ModelCells
+from framelane.preprocess.messages import Fate
+from framelane.preprocess.packets import Flavour
+from framelane.preprocess.pool import Done, Job, Pool, PoolConfig, describe_pipeline
+from framelane.preprocess.progress import PAGE_BYTES
+
+from .config import ConfigError, Settings
+from .doors.http import build_asgi
+from .lanes.exchange import Exchange
+from .lanes.limits import Limits
+from .plan import Plan
+from .protocol import MAX_RESULT_BYTES
+from .slots.supervisor import SlotsConfig, Supervisor
+
+log = logging.getLogger("framelane")
+
+_PACKET_MARGIN = 4096
+_TICK_S = 0.1
+_PROOF_LIMIT_S = 30.0
+_USER_TIMEOUT_MS = 10_000
+_BACKLOG = 2048
+_DRAIN_FIRST_MS = 500
+_DRAIN_SPREAD_MS = 5000
+
+
+class Replica:
+    """One gateway with its workers and slots.
+
+    Args:
+        settings: checked settings.
+        plan: how many of what.
+    """
+
+    def __init__(self, settings: Settings, plan: Plan) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._proven = False
+        self._draining = asyncio.Event()
+        self._started = time.time()
+        self._pages = Memory.create("pages", PAGE_BYTES * (plan.workers + plan.active_slots + plan.standby_slots))
+        self._pool: Pool | None = None
+        self._slots: Supervisor | None = None
+        self._exchange: Exchange | None = None
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C, then drain.
+
+        Raises:
+            FramelaneError: the replica could not start; nothing of it is left.
+        """
+        self._install_signals()
+        pool, slots, exchange = await self._build()
+        sock = self._listen()
+        server = _Server(self._uvicorn_config(build_asgi(exchange, self, exchange.limits)))
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        ticking = asyncio.create_task(self._tick(exchange))
+        try:
+            await self._start(pool, slots, sock)
+            await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
+            await self._drain(exchange)
+        finally:
+            ticking.cancel()
+            server.should_exit = True
+            await asyncio.wait([serving])
+            await asyncio.gather(pool.stop(1.0), slots.stop(1.0))
+            sock.close()
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    async def _build(self) -> tuple[Pool, Supervisor, Exchange]:
+        settings, plan = self._settings, self._plan
+        described = await describe_pipeline(settings.pipeline, settings.options, os.getcwd(), self._pages)
+        registry = Registry([Path(folder) for folder in settings.models])
+        models = [registry.get(model["name"]) for model in described["models"]]
+        cells = [
+            ModelCells(model["parallel"], spec.inputs, spec.outputs)
+            for model, spec in zip(described["models"], models, strict=True)
+        ]
+        self._slots = Supervisor(
+            SlotsConfig(
+                active=plan.active_slots,
+                standby=plan.standby_slots,
+                device=plan.device,
+                models=models,
+                cells=cells,
+                log_level=settings.log_level,
+            ),
+            self._pages,
+        )
+        self._pool = Pool(self._pool_config(cells), self._pages, self._slots)
+        self._exchange = Exchange(self._pool, self._limits(described["stateful"]), time.monotonic)
+        return self._pool, self._slots, self._exchange
+
+    def _pool_config(self, cells: list[ModelCells]) -> PoolConfig:
+        settings, plan = self._settings, self._plan
+        return PoolConfig(
+            workers=plan.workers,
+            credits=plan.credits,
+            pipeline=settings.pipeline,
+            options=settings.options,
+            models=cells,
+            limits=ImageLimits(max_bytes=settings.max_frame_bytes, max_pixels=settings.max_pixels),
+            frame_bytes=settings.max_frame_bytes,
+            packet_bytes=MAX_RESULT_BYTES + _PACKET_MARGIN,
+            first_page=plan.active_slots + plan.standby_slots,
+            search_path=os.getcwd(),
+            log_level=settings.log_level,
+        )
+
+    def _limits(self, stateful: bool) -> Limits:
+        settings = self._settings
+        given = {} if settings.max_clients is None else {"max_clients": settings.max_clients}
+        return Limits(
+            pipeline=settings.pipeline,
+            stateful=stateful,
+            max_frame_bytes=settings.max_frame_bytes,
+            deadline_ms=settings.deadline_ms,
+            mailbox_bytes=settings.mailbox_bytes,
+            **given,
+        )
+
+    def _listen(self) -> socket.socket:
+        settings = self._settings
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # A client that acknowledges nothing for this long is cut by the kernel, with all that waits for it.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+            sock.bind((settings.host, settings.port))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise ConfigError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
+        return sock
+
+    def _uvicorn_config(self, app: Any) -> uvicorn.Config:
+        return uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=self._settings.max_frame_bytes + 64 * 1024,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def _start(self, pool: Pool, slots: Supervisor, sock: socket.socket) -> None:
+        stopped = asyncio.create_task(self._draining.wait())
+        starting = asyncio.gather(pool.start(), slots.start())
+        await asyncio.wait([starting, stopped], return_when="FIRST_COMPLETED")
+        if not starting.done():
+            starting.cancel()
+            return
+        await starting
+        await self._prove(pool)
+        self._proven = True
+        log.info("ready after %.1f s on %s", time.time() - self._started, self.device_used)
+        self._announce(sock)
+
+    async def _prove(self, pool: Pool) -> None:
+        """Send one picture all the way through.
+
+        Raises:
+            StartFailed: the pipeline or a model fails on it.
+        """
+        picture = (importlib.resources.files("framelane.models") / "samples" / "astronaut.jpg").read_bytes()
+        now = time.monotonic()
+        proof = Job(picture, b"", 0, Flavour.JSON, now, now + _PROOF_LIMIT_S, None)
+        result: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        others = pool.on_done
+
+        def on_done(done: Done) -> None:
+            if done.job is proof:
+                result.set_result(done)
+            else:
+                others(done)
+
+        pool.on_done = on_done
+        pool.submit(proof)
+        done = await result
+        pool.on_done = others
+        if done.fate not in (Fate.OK, Fate.INVALID):
+            raise StartFailed(
+                f"pipeline {self._settings.pipeline} fails on the sample picture: {done.message or done.fate.name}"
+            )
+
+    async def _tick(self, exchange: Exchange) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            exchange.tick()
+
+    async def _drain(self, exchange: Exchange) -> None:
+        """Finish what was admitted, within the limit."""
+        log.info("draining: %d clients, %d frames inside", len(exchange.delivery.lanes), exchange.accounts.inside)
+        exchange.drain(_DRAIN_FIRST_MS, _DRAIN_SPREAD_MS)
+        until = time.monotonic() + self._settings.drain_limit
+        while exchange.accounts.inside and time.monotonic() < until:  # noqa: ASYNC110 - books ring no bell
+            await asyncio.sleep(0.02)
+
+    def _install_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def asked_to_stop(number: signal.Signals) -> None:
+            if self._draining.is_set():
+                log.warning("second %s: ending at once", number.name)
+                os._exit(1)  # the children die with their parent
+            self._draining.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked_to_stop, number)
+
+    def _announce(self, sock: socket.socket) -> None:
+        host, port = sock.getsockname()[:2]
+        shown = "localhost" if host in ("0.0.0.0", "::", "127.0.0.1", "::1") else host
+        print(f"\n  Page     http://{shown}:{port}/\n  Clients  ws://{shown}:{port}/ws and Socket.IO\n", flush=True)
+
+    # -- what people see (doors.http.Provider) -----------------------------------------------------------------------
+
+    @property
+    def device_used(self) -> str:
+        """The device that the slots have proven to run on."""
+        devices = {slot.report.get("device", "?") for slot in self._slots.active} if self._slots else set()
+        return ", ".join(sorted(devices)) or "none yet"
+
+    def ready(self) -> list[str]:
+        """Why this replica cannot serve now; empty when it can."""
+        reasons = []
+        if self._draining.is_set():
+            reasons.append("draining")
+        if self._pool is None or not any(worker.ready for worker in self._pool.workers.values()):
+            reasons.append("no worker is ready")
+        if self._slots is None or not self._slots.active:
+            reasons.append("no slot is active")
+        if not reasons and not self._proven:
+            reasons.append("no frame has gone all the way through yet")
+        return reasons
+
+    def status(self) -> dict[str, Any]:
+        """What ``/v1/status`` says about processes and device."""
+        pool, slots = self._pool, self._slots
+        return {
+            "version": importlib.metadata.version("framelane"),
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started, 1),
+            "pipeline": self._settings.pipeline,
+            "device": {
+                "requested": self._settings.device,
+                "used": self.device_used,
+                "simulated": self._plan.device.simulated,
+            },
+            "workers": [
+                {"id": worker.child.name, "pid": worker.child.pid, "state": worker.state, "frames": len(worker.jobs)}
+                for worker in (pool.workers.values() if pool else ())
+            ],
+            "slots": [
+                {"id": slot.child.name, "pid": slot.child.pid, "state": slot.state.value, **slot.report}
+                for slot in (slots.slots.values() if slots else ())
+            ],
+            "restarts": {"workers": pool.restarts if pool else 0, "slots": slots.restarts if slots else 0},
+        }
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it would close the sockets before anything has drained."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

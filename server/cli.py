@@ -1,0 +1,142 @@
+"""The command ``framelane``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from framelane.models.errors import FramelaneError
+
+from .config import Settings, load_settings, parse_options
+
+START_FAILED = 3
+"""Exit status when the replica could not start: trying again will not help (a bad model, a missing device)."""
+
+_Command = typing.TypeVar("_Command", bound=Callable[..., Any])
+
+
+def settings_options(command: _Command) -> _Command:
+    """Give a command one option per field of ``Settings``, with its help, and ``--config``."""
+    for field in reversed(msgspec.structs.fields(Settings)):
+        command = click.option(*_option(field), **_attributes(field))(command)
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="FRAMELANE_CONFIG",
+        help="TOML file with the same keys; variables FRAMELANE_… and options go before it.",
+    )(command)
+
+
+def _option(field: msgspec.structs.FieldInfo) -> list[str]:
+    name = {"options": "--option"}.get(field.name, f"--{field.name.replace('_', '-')}")
+    return [name, field.name]
+
+
+def _attributes(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+    shown = "fits the machine" if field.default is None else str(field.default)
+    if field.name in ("options", "models"):
+        metavar = "KEY=VALUE" if field.name == "options" else "DIR"
+        return {"multiple": True, "help": f"{_description(field.type)} (may be repeated)", "metavar": metavar}
+    return {"default": None, "help": f"{_description(field.type)}  [default: {shown}]", "metavar": _metavar(field.type)}
+
+
+def _annotated(kind: Any) -> Any:
+    """The Annotated part of a field's type, whether it may be None or not."""
+    return next((part for part in (kind, *typing.get_args(kind)) if hasattr(part, "__metadata__")), None)
+
+
+def _description(kind: Any) -> str:
+    annotated = _annotated(kind)
+    return str(annotated.__metadata__[0].description) if annotated else ""
+
+
+def _metavar(kind: Any) -> str:
+    annotated = _annotated(kind)
+    plain = annotated.__origin__ if annotated else kind
+    return {int: "N", float: "SECONDS", str: "TEXT"}.get(plain, "LEVEL")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(importlib.metadata.version("framelane"), prog_name="framelane")
+def main() -> None:
+    """Framelane: a realtime websocket inference server.
+
+    Clients stream camera frames over Socket.IO or a plain websocket; each gets the results of its own frames.
+    """
+
+
+@main.command()
+@settings_options
+def serve(config: Path | None, **given: Any) -> None:
+    """Run one replica: a gateway with its workers and slots.
+
+    Every option is also a key of the configuration file (max_clients = 100) and a variable (FRAMELANE_MAX_CLIENTS=100).
+    """
+    try:
+        _serve(_settings(config, given))
+    except FramelaneError as error:
+        click.secho(f"framelane: {error.message}", fg="red", err=True)
+        sys.exit(START_FAILED)
+
+
+def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    command_line = {key: value for key, value in given.items() if value not in (None, ())}
+    if "options" in command_line:
+        command_line["options"] = parse_options(command_line["options"])
+    if "models" in command_line:
+        command_line["models"] = list(command_line["models"])
+    return load_settings(command_line, os.environ, config)[0]
+
+
+def _serve(settings: Settings) -> None:
+    import uvloop  # `framelane --help` and the other commands need no server
+
+    from framelane.preprocess.logs import set_up_logs
+
+    from .app import Replica
+    from .ops.machine import read_machine
+    from .plan import make_plan
+
+    set_up_logs(settings.log_level)
+    plan = make_plan(settings, read_machine())
+    click.echo(f"Framelane {importlib.metadata.version('framelane')}: pipeline {settings.pipeline}\n")
+    for choice in plan.choices:
+        click.echo(f"  {choice.what:<14} {choice.value:<14} {choice.why}")
+    click.echo()
+
+    async def run() -> None:
+        await Replica(settings, plan).run()
+
+    uvloop.run(run())
+
+
+@main.command()
+@click.option("--models", multiple=True, metavar="DIR", help="Folder of models of your own (may be repeated).")
+def models(models: tuple[str, ...]) -> None:
+    """List the models at hand, with their tensors, and check their files."""
+    from framelane.models.registry import Registry
+
+    registry = Registry([Path(folder) for folder in models])
+    try:
+        for spec in registry:
+            click.secho(spec.name, bold=True)
+            click.echo(f"  file     {spec.path}\n  licence  {spec.licence}\n  source   {spec.source}")
+            for side, tensors in (("input", spec.inputs), ("output", spec.outputs)):
+                for tensor in tensors:
+                    click.echo(f"  {side:<8} {tensor.name} {tensor.dtype}{list(tensor.shape)}")
+            click.echo(f"  batch    up to {spec.max_batch}\n  sha256   {spec.sha256}  (checked)\n")
+    except FramelaneError as error:
+        click.secho(f"framelane: {error.message}", fg="red", err=True)
+        sys.exit(START_FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Settings: declared once, with type, bounds, default and help; read from the command line, the environment, a file.
+
+An option ``--max-clients`` is also the key ``max_clients`` of the TOML file and the variable ``FRAMELANE_MAX_CLIENTS``.
+Where several say something, the command line goes before the environment, and the environment before the file. A value
+of None means "what fits this machine" (``plan.py`` decides, and says why). A wrong value is an error that names the
+key, where it came from, and what is accepted.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from framelane.models.errors import FramelaneError
+
+from .protocol import DEADLINE_MS, MAX_FRAME_BYTES
+
+ENVIRONMENT_PREFIX = "FRAMELANE_"
+
+
+class ConfigError(FramelaneError):
+    """A setting that is unknown or cannot be used."""
+
+    code = "bad_config"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that ``framelane serve`` can be told."""
+
+    host: Annotated[str, Meta(description="address to listen on; 0.0.0.0 is every interface")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 8000
+    pipeline: Annotated[
+        str, Meta(description="what to run: face_mesh, echo, or module:Class for a pipeline of your own")
+    ] = "face_mesh"
+    options: Annotated[dict[str, Any], Meta(description="settings of the pipeline, as key=value")] = {}
+    models: Annotated[
+        list[str], Meta(description="folder of models of your own; searched before the built-in ones")
+    ] = []
+    device: Annotated[
+        str,
+        Meta(
+            description="where models run: auto, cpu, cuda[:N], tensorrt[:N], or a simulated "
+            "sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]"
+        ),
+    ] = "auto"
+    workers: Annotated[int, Meta(ge=1, le=256, description="processes that decode, pre- and postprocess")] | None = None
+    credits: Annotated[int, Meta(ge=1, le=64, description="frames that one worker may hold")] | None = None
+    active_slots: Annotated[int, Meta(ge=1, le=32, description="model processes that run at the same time")] | None = (
+        None
+    )
+    standby_slots: Annotated[int, Meta(ge=0, le=31, description="warm model processes that take over at once")] = 0
+    max_clients: Annotated[int, Meta(ge=1, description="connections that are served; the next are refused")] = 1000
+    deadline_ms: Annotated[int, Meta(ge=1, le=60_000, description="a result older than this is not delivered")] = (
+        DEADLINE_MS
+    )
+    max_frame_bytes: Annotated[
+        int, Meta(ge=1024, le=64 * 2**20, description="largest encoded image that a client may send, in bytes")
+    ] = MAX_FRAME_BYTES
+    max_pixels: Annotated[int, Meta(ge=1, description="largest image that is decoded, in pixels")] = 16_000_000
+    mailbox_bytes: Annotated[
+        int, Meta(ge=2**20, description="memory that all clients' waiting frames may take together, in bytes")
+    ] = 256 * 2**20
+    drain_limit: Annotated[float, Meta(ge=0, le=600, description="seconds that SIGTERM leaves for admitted frames")] = (
+        10.0
+    )
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="least severe of the log lines that are written")
+    ] = "INFO"
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """Where the value of each setting came from: "command line", "FRAMELANE_…", a file's name or "default"."""
+
+    of: dict[str, str]
+
+
+def load_settings(
+    command_line: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None
+) -> tuple[Settings, Sources]:
+    """Merge the three sources into checked settings.
+
+    Args:
+        command_line: only what was given there, by key.
+        environment: all variables; those with the prefix count.
+        file: a TOML file, or None.
+
+    Raises:
+        ConfigError: naming the key, the source and what is accepted.
+    """
+    layers = [
+        (str(file), _read_file(file)),
+        ("", _read_environment(environment)),
+        ("command line", dict(command_line)),
+    ]
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(Settings.__struct_fields__, "default")
+    for source, layer in layers:
+        for key, value in layer.items():
+            origin = source or ENVIRONMENT_PREFIX + key.upper()
+            _check(key, value, origin)
+            values[key] = {**values.get(key, {}), **value} if key == "options" and isinstance(value, dict) else value
+            sources[key] = origin
+    return msgspec.convert(values, Settings, strict=False), Sources(sources)
+
+
+def _check(key: str, value: Any, origin: str) -> None:
+    """Convert one value alone, so that the error can name its source."""
+    if key not in Settings.__struct_fields__:
+        raise ConfigError(f"unknown setting {key!r} ({origin}); there are: {', '.join(Settings.__struct_fields__)}")
+    try:
+        msgspec.convert({key: value}, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error).partition(" - at ")[0]
+        raise ConfigError(f"{key} = {value!r} ({origin}): {text}") from None
+
+
+def _read_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        with file.open("rb") as opened:
+            return {key.replace("-", "_"): value for key, value in tomllib.load(opened).items()}
+    except OSError as error:
+        raise ConfigError(f"configuration file {file}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {file} is no TOML: {error}") from None
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Variables with the prefix that name a setting; others (for example FRAMELANE_CONFIG) are for somebody else."""
+    found: dict[str, Any] = {}
+    for key in Settings.__struct_fields__:
+        value = environment.get(ENVIRONMENT_PREFIX + key.upper())
+        if value is not None:
+            found[key] = parse_text(key, value)
+    return found
+
+
+def parse_text(key: str, value: str) -> Any:
+    """A value given as text: ``options`` is ``key=value,…``, ``models`` are folders with ``:`` between."""
+    if key == "options":
+        return parse_options(value.split(",") if value else [])
+    if key == "models":
+        return [folder for folder in value.split(":") if folder]
+    return value
+
+
+def parse_options(pairs: list[str] | tuple[str, ...]) -> dict[str, str]:
+    """``["key=value", …]`` as a dict.
+
+    Raises:
+        ConfigError: a part without "=".
+    """
+    options = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"option {pair!r}: write it as key=value")
+        options[key.strip()] = value.strip()
+    return options

@@ -1,0 +1,82 @@
+"""What to run on this machine: settings that were left open, decided, each with its reason. No I/O here."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from framelane.models.devices import Device, parse_device
+
+from .config import ConfigError, Settings
+from .ops.machine import Machine
+
+_CREDITS = 3
+_PROCESS_BYTES = 80 * 2**20
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One line of the plan."""
+
+    what: str
+    value: str
+    why: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How many of what. ``choices`` are for people."""
+
+    device: Device
+    workers: int
+    credits: int
+    active_slots: int
+    standby_slots: int
+    choices: tuple[Choice, ...]
+
+
+def make_plan(settings: Settings, machine: Machine) -> Plan:
+    """Decide what the settings left open.
+
+    Raises:
+        DeviceError: the device's name cannot be read.
+        ConfigError: what was asked for does not fit this machine.
+    """
+    device = parse_device(settings.device)
+    cores = max(1, math.floor(machine.cores))
+    workers, why_workers = _given(settings.workers) or (cores, f"one per core: {machine.cores:g} {machine.cores_from}")
+    slots, why_slots = _given(settings.active_slots) or _slots(device, cores)
+    credits, why_credits = _given(settings.credits) or (_CREDITS, "one in the worker, and one in or before each stage")
+    processes = workers + slots + settings.standby_slots + 1
+    if processes * _PROCESS_BYTES > machine.memory:
+        raise ConfigError(
+            f"{workers} workers and {slots + settings.standby_slots} slots need about "
+            f"{processes * _PROCESS_BYTES >> 20} MiB, but {machine.memory_from} is {machine.memory >> 20} MiB; "
+            "lower workers or active_slots"
+        )
+    choices = (
+        Choice("device", device.name, _device_note(device)),
+        Choice("workers", str(workers), why_workers),
+        Choice("active slots", str(slots), why_slots),
+        Choice("standby slots", str(settings.standby_slots), "warm spares that take over at once"),
+        Choice("credits", f"{credits} per worker", why_credits),
+        Choice("memory", f"{machine.memory / 2**30:.1f} GiB", machine.memory_from),
+    )
+    return Plan(device, workers, credits, slots, settings.standby_slots, choices)
+
+
+def _given(value: int | None) -> tuple[int, str] | None:
+    return None if value is None else (value, "as configured")
+
+
+def _slots(device: Device, cores: int) -> tuple[int, str]:
+    if device.kind in ("cuda", "tensorrt", "sim"):
+        return 1, "one run at a time on one device; raise it where `framelane density` shows that it pays"
+    return cores, "one per core: each runs its models on one thread"
+
+
+def _device_note(device: Device) -> str:
+    if device.simulated:
+        return "SIMULATED: runs wait instead of computing, and answer with a recorded result"
+    if device.kind == "auto":
+        return "CUDA where it truly works, else the CPU; the log says which"
+    return "as configured; an error if it cannot be had"
