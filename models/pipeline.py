@@ -151,7 +151,8 @@ class Model:
         self.name = name
         self.parallel = parallel
         self._port: Port | None = None
-        self._lent = 0
+        self.lent = 0
+        """Cells lent since the last await; the driver sets it back before each step of a pipeline."""
 
     def bound(self, port: Port) -> Model:
         """A copy of this declaration that runs through ``port``."""
@@ -167,17 +168,17 @@ class Model:
         cell that was lent last.
         """
         port = self._bound()
-        if index == 0 or not self._lent:
-            self._lent += 1
-        if self._lent > port.parallel:
+        if index == 0 or not self.lent:
+            self.lent += 1
+        if self.lent > port.parallel:
             raise PipelineError(f"{self.name}: input() lends {port.parallel} cells per frame; raise Model(parallel=…)")
-        return port.lend(self._lent - 1)[index]
+        return port.lend(self.lent - 1)[index]
 
     def __call__(self, *inputs: Array) -> _First:
         """Run one item; awaiting gives a tuple with one owned array per model output, without batch axis."""
         port = self._bound()
-        cell = self._lent - 1 if self._lent else 0
-        self._lent = 0
+        cell = self.lent - 1 if self.lent else 0
+        self.lent = 0
         port.stage(cell, inputs)
         return _First(Call(port, (cell,)))
 
@@ -187,7 +188,7 @@ class Model:
         Each item is an array, or one array per model input. Lent arrays must come in the order they were lent.
         """
         port = self._bound()
-        self._lent = 0
+        self.lent = 0
         pending = [(item,) if isinstance(item, np.ndarray) else tuple(item) for item in items]
         results: list[Outputs] = []
         for start in range(0, len(pending), port.parallel):
@@ -196,10 +197,6 @@ class Model:
                 port.stage(cell, inputs)
             results += await Call(port, range(len(batch)))
         return results
-
-    def reset(self) -> None:
-        """Forget what was lent; the driver calls it before each step of a pipeline."""
-        self._lent = 0
 
     def _bound(self) -> Port:
         if self._port is None:

@@ -15,7 +15,7 @@ from typing import Any
 from framelane.models.errors import FramelaneError
 
 from .memory import Memory
-from .messages import Channel, Kind, Outcome, PeerGone, PeerStuck, pack
+from .messages import Channel, Outcome, PeerGone, PeerStuck, pack_run
 from .progress import ProgressPage
 
 _MAX_SUSPICIONS = 2
@@ -186,15 +186,7 @@ class Links:
         link = self._routes[0] if len(self._routes) == 1 else min(self._routes, key=_load)
         run.epoch = self._epoch
         link.runs[run.request] = run
-        message = pack(
-            Kind.RUN,
-            request=run.request,
-            cell=run.cell,
-            model=run.model,
-            epoch=run.epoch,
-            status=1 if run.suspicions else 0,
-            t1=run.deadline,
-        )
+        message = pack_run(run.request, run.cell, run.model, run.epoch, run.suspicions > 0, run.deadline)
         try:
             link.channel.send(message)
         except (PeerGone, PeerStuck):

@@ -26,6 +26,7 @@ processes of a machine. Python's ``socket`` needs no more than one call per dire
 from __future__ import annotations
 
 import array
+import functools
 import socket
 import struct
 from collections import deque
@@ -94,7 +95,7 @@ class Message(NamedTuple):
     f1: float
 
 
-def pack(  # noqa: PLR0913 - one argument per field of the struct
+def pack(  # noqa: PLR0913
     kind: int,
     *,
     status: int = 0,
@@ -113,14 +114,51 @@ def pack(  # noqa: PLR0913 - one argument per field of the struct
     f1: float = 0.0,
 ) -> bytes:
     """One message as its 64 bytes."""
-    return _STRUCT.pack(
-        kind, status, flavour, model, cell, request, seq, epoch, generation, length, state, t0, t1, f0, f1
-    )
+    return _pack(kind, status, flavour, model, cell, request, seq, epoch, generation, length, state, t0, t1, f0, f1)
+
+
+# The four kinds below are sent for every frame: positional packing takes a quarter of the time that `pack` takes.
+
+
+def pack_frame(  # noqa: PLR0913, PLR0917 - one argument per field of the struct
+    request: int,
+    cell: int,
+    seq: int,
+    flavour: int,
+    length: int,
+    state: int,
+    received: float,
+    deadline: float,
+    f0: float,
+) -> bytes:
+    """A FRAME."""
+    return _pack(Kind.FRAME, 0, flavour, 0, cell, request, seq, 0, 0, length, state, received, deadline, f0, 0.0)
+
+
+def pack_done(
+    request: int, cell: int, fate: int, length: int, state: int, finished: float, preprocess: float, inference: float
+) -> bytes:
+    """A DONE."""
+    return _pack(Kind.DONE, fate, 0, 0, cell, request, 0, 0, 0, length, state, finished, 0.0, preprocess, inference)
+
+
+def pack_run(request: int, cell: int, model: int, epoch: int, alone: bool, deadline: float) -> bytes:
+    """A RUN."""
+    return _pack(Kind.RUN, alone, 0, model, cell, request, 0, epoch, 0, 0, 0, 0.0, deadline, 0.0, 0.0)
+
+
+def pack_ran(request: int, cell: int, outcome: int, batch: int, seconds: float, waited: float) -> bytes:
+    """A RAN."""
+    return _pack(Kind.RAN, outcome, 0, 0, cell, request, 0, 0, 0, batch, 0, 0.0, 0.0, seconds, waited)
 
 
 def unpack(data: bytes) -> list[Message]:
     """The messages in ``data``, whose length is a multiple of 64 bytes."""
-    return [Message._make(fields) for fields in _STRUCT.iter_unpack(data)]
+    return list(map(_as_message, _STRUCT.iter_unpack(data)))
+
+
+_pack = _STRUCT.pack
+_as_message = functools.partial(tuple.__new__, Message)  # Message._make without its Python frame
 
 
 class PeerGone(Exception):

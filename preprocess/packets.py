@@ -6,7 +6,7 @@ never looks inside. One packet is one event:
     WEBSOCKET          [name, ...args] as msgpack, one binary message
     SOCKETIO           Socket.IO's default parser: a text message with placeholders, and a binary one per attachment
     SOCKETIO_MSGPACK   socket.io-msgpack-parser: {type: 2, nsp: "/", data: [name, ...args]}, one binary message
-    JSON               the first argument alone as JSON: the body of an HTTP answer
+    JSON               [name, ...args] as JSON; an HTTP answer is the first argument
 
 The Engine.IO packet type is included where there is one ("4" before text; binary messages have none). Only SOCKETIO
 needs several messages: its packet is ``count: u16, length: u32 x count``, little-endian, then the messages in order.
@@ -56,7 +56,7 @@ def encode_event(flavour: int, name: str, *args: Any) -> bytes:
     if flavour == SOCKETIO_MSGPACK:
         return _MSGPACK_EVENT + _msgpack.encode([name, *args])
     if flavour == JSON:
-        return _json.encode(args[0])
+        return _json.encode([name, *args])
     return _frame(_socketio_messages([name, *args]))
 
 
@@ -76,6 +76,11 @@ def parts(flavour: int, packet: bytes | memoryview) -> list[str | bytes]:
         messages.append(bytes(packet[start : start + length]))
         start += length
     return messages
+
+
+def text_packet(text: str) -> bytes:
+    """A SOCKETIO packet of one text message, which the caller has finished: the handshake's, for example."""
+    return _frame([text.encode()])
 
 
 def _socketio_messages(data: list[Any]) -> list[bytes | memoryview]:

@@ -22,7 +22,7 @@ import msgspec
 from .children import Child, ask, restart_delay, watch
 from .headers import Limits
 from .memory import FrameCells, Memory, ModelCells, Slab
-from .messages import Fate, Kind, Message, PeerGone, PeerStuck, pack
+from .messages import Fate, Kind, Message, PeerGone, PeerStuck, pack, pack_frame
 
 log = logging.getLogger("framelane.pool")
 
@@ -169,7 +169,11 @@ class Pool:
     @property
     def free(self) -> int:
         """How many frames could be submitted now."""
-        return sum(len(worker.cells) for worker in self.workers.values() if worker.ready)
+        free = 0
+        for worker in self.workers.values():
+            if worker.ready:
+                free += len(worker.cells)
+        return free
 
     def submit(self, job: Job) -> int:
         """Give a frame to the worker with the most free credits; returns the request's number.
@@ -186,17 +190,8 @@ class Pool:
         self._frames.frame(cell, length)[:] = job.data
         if state:
             self._frames.state(cell, state)[:] = job.state
-        message = pack(
-            Kind.FRAME,
-            request=request,
-            cell=cell,
-            seq=job.seq,
-            flavour=job.flavour,
-            length=length,
-            state=state,
-            t0=job.received,
-            t1=job.deadline,
-            f0=now - job.received,
+        message = pack_frame(
+            request, cell, job.seq, job.flavour, length, state, job.received, job.deadline, now - job.received
         )
         self._send(worker, message)
         return request

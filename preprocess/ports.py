@@ -10,20 +10,30 @@ from framelane.models.pipeline import Array, Outputs
 from .memory import Slab
 
 
+class Desk:
+    """Whose turn it is: the credit of the frame that the worker runs at this moment."""
+
+    __slots__ = ("credit",)
+
+    def __init__(self) -> None:
+        self.credit = 0
+
+
 class SlabPort:
-    """One model's cells in the slab of this worker, for every credit. ``credit`` says whose frame runs now.
+    """One model's cells in the slab of this worker, for every credit.
 
     Args:
+        desk: says whose frame runs now.
         slab: the worker's tensor cells.
         index: the model's place in the slab.
         name: the model's name, for errors.
         credits: how many frames may be in work.
     """
 
-    def __init__(self, slab: Slab, index: int, name: str, credits: int) -> None:
+    def __init__(self, desk: Desk, slab: Slab, index: int, name: str, credits: int) -> None:
         self.parallel = slab.models[index].parallel
         self.index = index
-        self.credit = 0
+        self._desk = desk
         self._name = name
         self._inputs: list[list[Outputs]] = []
         self._outputs: dict[int, Outputs] = {}
@@ -36,12 +46,12 @@ class SlabPort:
 
     def lend(self, cell: int) -> Outputs:
         """See ``pipeline.Port``."""
-        return self._inputs[self.credit][cell]
+        return self._inputs[self._desk.credit][cell]
 
     def stage(self, cell: int, inputs: Sequence[Array]) -> None:
         """See ``pipeline.Port``."""
-        put(self._name, self._inputs[self.credit][cell], inputs)
+        put(self._name, self._inputs[self._desk.credit][cell], inputs)
 
     def outputs(self, cell: int) -> Outputs:
         """Owned copies of the outputs of a cell (numbered as in messages) that a slot has run."""
-        return tuple(array.copy() for array in self._outputs[cell])
+        return tuple([array.copy() for array in self._outputs[cell]])

@@ -33,8 +33,8 @@ from .headers import Limits
 from .links import Links, ModelFailed, NoSlotLeft
 from .logs import set_up_logs
 from .memory import STATE_BYTES, FrameCells, Memory, ModelCells, Slab
-from .messages import Fate, Kind, Message, PeerGone, pack
-from .ports import SlabPort
+from .messages import Fate, Kind, Message, PeerGone, pack, pack_done
+from .ports import Desk, SlabPort
 
 log = logging.getLogger("framelane.worker")
 
@@ -97,6 +97,7 @@ class Worker:
         self._decoder = ImageDecoder(config.limits)
         self._cells = FrameCells(Memory.attach(config.frame_memory), config.frame_bytes, config.packet_bytes)
         self._slab = Slab(Memory.attach(config.slab), config.models)
+        self._desk = Desk()
         self._ports: list[SlabPort] = []
         self._models = pipeline.bind(self._port)
         self._epoll = select.epoll()
@@ -187,10 +188,9 @@ class Worker:
         """Run the pipeline of one frame up to its next model call, or to its end."""
         self._progress.start(task.message.request, started)
         credit = task.message.cell - self._config.first_cell
-        for port in self._ports:
-            port.credit = credit
+        self._desk.credit = credit
         for model in self._models:
-            model.reset()
+            model.lent = 0
         try:
             call = task.steps.throw(error) if error else task.steps.send(outputs)  # type: ignore[arg-type]
         except StopIteration as stop:
@@ -286,21 +286,11 @@ class Worker:
         self, message: Message, fate: Fate, length: int = 0, state: int = 0, worked: float = 0.0, inference: float = 0.0
     ) -> None:
         self._gateway.send(
-            pack(
-                Kind.DONE,
-                status=fate,
-                cell=message.cell,
-                request=message.request,
-                length=length,
-                state=state,
-                t0=time.monotonic(),
-                f0=worked,
-                f1=inference,
-            )
+            pack_done(message.request, message.cell, fate, length, state, time.monotonic(), worked, inference)
         )
 
     def _port(self, model: Any) -> SlabPort:
-        port = SlabPort(self._slab, len(self._ports), model.name, self._config.credits)
+        port = SlabPort(self._desk, self._slab, len(self._ports), model.name, self._config.credits)
         self._ports.append(port)
         return port
 

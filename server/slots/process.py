@@ -26,7 +26,7 @@ from framelane.models.session import Bound, Session, open_session
 from framelane.preprocess.children import Birth, born
 from framelane.preprocess.logs import set_up_logs
 from framelane.preprocess.memory import Memory, ModelCells, Slab
-from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack
+from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 
 log = logging.getLogger("framelane.slot")
 
@@ -206,17 +206,7 @@ class Slot:
         if not peer.open:
             return
         try:
-            peer.channel.send(
-                pack(
-                    Kind.RAN,
-                    request=message.request,
-                    cell=message.cell,
-                    status=outcome,
-                    length=batch,
-                    f0=seconds,
-                    f1=waited,
-                )
-            )
+            peer.channel.send(pack_ran(message.request, message.cell, outcome, batch, seconds, waited))
         except Exception:
             log.warning("a worker does not take its answers; it is being replaced")
 
