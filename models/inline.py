@@ -64,7 +64,7 @@ class Inline:
             session.warm_up()
             return InlinePort(session, model.parallel)
 
-        self._models = pipeline.bind(port)
+        self.models = pipeline.bind(port)
 
     def __call__(self, data: bytes, state: bytes = b"", seq: int = 0) -> tuple[Result, bytes]:
         """Run one frame. Raises what the pipeline raises (``InvalidFrame`` for a bad image)."""
@@ -72,7 +72,7 @@ class Inline:
         steps = self.pipeline.run(Frame(memoryview(data), seq, self._decoder), lane)
         outputs: list[Outputs] | None = None
         while True:
-            for model in self._models:
+            for model in self.models:
                 model.lent = 0
             try:
                 call = steps.send(outputs)

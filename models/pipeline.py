@@ -150,14 +150,14 @@ class Model:
             raise PipelineError(f"Model({name!r}): parallel must be at least 1, not {parallel}")
         self.name = name
         self.parallel = parallel
-        self._port: Port | None = None
+        self.port: Port | None = None
         self.lent = 0
         """Cells lent since the last await; the driver sets it back before each step of a pipeline."""
 
     def bound(self, port: Port) -> Model:
         """A copy of this declaration that runs through ``port``."""
         model = Model(self.name, parallel=self.parallel)
-        model._port = port
+        model.port = port
         return model
 
     def input(self, index: int = 0) -> Array:
@@ -199,9 +199,9 @@ class Model:
         return results
 
     def _bound(self) -> Port:
-        if self._port is None:
+        if self.port is None:
             raise PipelineError(f"model {self.name!r} is used outside a running pipeline")
-        return self._port
+        return self.port
 
 
 class Pipeline:

@@ -189,7 +189,8 @@ def _open(ort: Any, spec: ModelSpec, device: Device) -> Any:
     if used != provider:  # available providers and get_device() lie here; this list does not
         raise DeviceError(
             f"device {device.name} was asked for, but ONNX Runtime chose {used}: there is no working CUDA device "
-            f"{device.index}, or its driver or libraries are missing (nvidia-smi tells the driver; framelane[gpu] brings the libraries)"
+            f"{device.index}, or its driver or libraries are missing (nvidia-smi tells the driver; framelane[gpu] "
+            "brings the libraries)"
         )
     return session
 

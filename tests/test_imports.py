@@ -28,16 +28,17 @@ MAY_IMPORT = {
     "framelane.server.errors": {"framelane.models"},
     "framelane.server.protocol": {"framelane.server.errors"},
     "framelane.server.config": WORDS | MODEL_SIDE,
+    "framelane.server.plan": WORDS | MODEL_SIDE | {"framelane.server.ops"},
     "framelane.server.sdk": {"framelane.server.protocol", "framelane.server.errors"},
     "framelane.server.lanes": WORDS | MODEL_SIDE,
     "framelane.server.slots": WORDS | MODEL_SIDE,
     "framelane.server.ops": WORDS | MODEL_SIDE | BELOW_DOORS,
     "framelane.server.doors": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops"},
-    "framelane.server.app": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops", "framelane.server.doors"},
+    "framelane.server.app": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan"},
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
-    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app"},
+    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app", "framelane.server.plan"},
     "framelane.loadtests": PUBLIC,
     "framelane.loadtests.legacy": PUBLIC | MODEL_SIDE | {"framelane.loadtests"},
 }
