@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import socketio
 
-from framelane.preprocess.packets import JSON, SOCKETIO, SOCKETIO_MSGPACK, WEBSOCKET, encode_event, parts
+from framelane.preprocess.packets import JSON, SOCKETIO, SOCKETIO_MSGPACK, WEBSOCKET, encode_event, parts, text_packet
 
 LANDMARKS = np.arange(12, dtype=np.float32).reshape(4, 3)
 RESULT = {"seq": 3, "faces": [{"score": np.float32(0.5), "box": (1, 2.5), "landmarks": LANDMARKS}], "timing": {}}
@@ -63,8 +63,9 @@ def test_msgpack_parser_packet_has_type_namespace_data_and_nothing_else() -> Non
     assert msgpack.unpackb(packet) == {"type": 2, "nsp": "/", "data": ["result", RECEIVED]}
 
 
-def test_json_is_the_result_alone_with_arrays_as_lists() -> None:
-    body = json.loads(encode_event(JSON, "result", RESULT))
+def test_json_has_arrays_as_lists() -> None:
+    name, body = json.loads(encode_event(JSON, "result", RESULT))
+    assert name == "result"
     assert body["faces"][0] == {"score": 0.5, "box": [1, 2.5], "landmarks": LANDMARKS.tolist()}
 
 
@@ -105,6 +106,10 @@ def test_numpy_scalars_are_numbers(flavour: int) -> None:
 def test_what_no_client_could_read_is_refused(flavour: int, value: Any) -> None:
     with pytest.raises(TypeError, match="cannot carry"):
         encode_event(flavour, "result", {"value": value})
+
+
+def test_a_finished_text_is_a_packet_of_one_message() -> None:
+    assert parts(SOCKETIO, text_packet('40{"sid":"ä"}')) == ['40{"sid":"ä"}']
 
 
 def test_a_packet_in_shared_memory_is_copied_out() -> None:

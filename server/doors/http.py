@@ -1,0 +1,253 @@
+"""HTTP: the page, health, metrics, status, and inference for those who have one picture and no patience for sockets.
+
+    GET  /              the demo page            GET  /livez       the event loop turns
+    GET  /static/…      its files                GET  /readyz      503 with the reasons until frames can be served
+    GET  /metrics       Prometheus               GET  /v1/status   JSON for people and tools
+    POST /v1/infer      one image in, JSON out: a lane of its own that lives for one frame
+
+None of these waits behind frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from framelane.preprocess.packets import JSON
+from framelane.server.errors import Refused
+from framelane.server.lanes.exchange import Exchange
+from framelane.server.lanes.lane import Lane
+from framelane.server.ops.metrics import render
+from framelane.server.protocol import Drop, Hello, Refusal
+
+from .origin import check_origin
+
+_STATIC = Path(__file__).parent / "static"
+_BODY_TIMEOUT_S = 10.0
+_HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")
+
+_REFUSED_STATUS = {
+    Refusal.UNAUTHORIZED: 401,
+    Refusal.ORIGIN: 403,
+    Refusal.FULL: 429,
+    Refusal.RATE_LIMITED: 429,
+    Refusal.DRAINING: 503,
+    Refusal.BAD_REQUEST: 400,
+}
+_DROPPED_STATUS = {Drop.INVALID: 422, Drop.EXPIRED: 504, Drop.FAILED: 500, Drop.SUPERSEDED: 503}
+_MESSAGES = {Drop.EXPIRED: "no answer within the deadline", Drop.FAILED: "the pipeline failed"}
+
+
+class Provider(Protocol):
+    """What the rest of the server tells about itself; ``app.py`` gives it."""
+
+    def ready(self) -> list[str]:
+        """Why frames cannot be served now; empty when they can."""
+
+    def status(self) -> dict[str, Any]:
+        """The body of /v1/status, without the lanes."""
+
+
+class HttpDoor:
+    """The pages and endpoints.
+
+    Args:
+        exchange: where the frames of /v1/infer go.
+        provider: readiness and status.
+    """
+
+    def __init__(self, exchange: Exchange, provider: Provider) -> None:
+        self._exchange = exchange
+        self._provider = provider
+
+    def app(self) -> Starlette:
+        """The Starlette application with all routes."""
+        return Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/livez", self.livez),
+                Route("/readyz", self.readyz),
+                Route("/metrics", self.metrics),
+                Route("/v1/status", self.status),
+                Route("/v1/infer", self.infer, methods=["POST"]),
+                Mount("/static", _Static(directory=_STATIC, check_dir=False)),
+            ]
+        )
+
+    async def page(self, request: Request) -> Response:
+        """The demo page."""
+        path = _STATIC / "index.html"
+        if not path.is_file():
+            return _answer(404, "not_found", "this build has no page")
+        return FileResponse(path, headers=_page_headers(request.headers.get("host", "")))
+
+    async def livez(self, _request: Request) -> Response:
+        """Answered means alive."""
+        return Response("ok\n", media_type="text/plain")
+
+    async def readyz(self, _request: Request) -> Response:
+        """Whether frames can be served, and if not, why."""
+        reasons = self._provider.ready()
+        if self._exchange.draining:
+            reasons = ["draining", *reasons]
+        return _json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+
+    async def metrics(self, _request: Request) -> Response:
+        """All counters."""
+        return Response(render(self._exchange), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def status(self, _request: Request) -> Response:
+        """What runs here, and how many clients it serves."""
+        lanes = {"connected": len(self._exchange.delivery.lanes), "waiting": 0}
+        return _json(200, {**self._provider.status(), "lanes": lanes, "draining": self._exchange.draining})
+
+    async def infer(self, request: Request) -> Response:
+        """One image in, its result as JSON out."""
+        reasons = self._provider.ready()
+        if reasons:
+            return _answer(503, "not_ready", "; ".join(reasons), self._exchange.limits.retry_after_ms)
+        reply = _Reply(asyncio.get_running_loop().create_future())
+        try:
+            lane = self._enter(request, reply)
+        except Refused as refusal:
+            self._exchange.accounts.turned_away[refusal.code] += 1
+            retry = refusal.retry_after_ms
+            return _answer(_REFUSED_STATUS[Refusal(refusal.code)], refusal.code, refusal.message, retry)
+        try:
+            return await self._infer(request, lane, reply)
+        finally:
+            self._exchange.disconnect(lane)
+
+    def _enter(self, request: Request, reply: _Reply) -> Lane:
+        check_origin(request.scope["headers"], self._exchange.limits.allowed_origins)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        hello = Hello(token=token if scheme.lower() == "bearer" else None)
+        return self._exchange.admit(hello, JSON, reply)
+
+    async def _infer(self, request: Request, lane: Lane, reply: _Reply) -> Response:
+        limit = self._exchange.limits.max_frame_bytes
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                body = await _read(request, limit)
+        except (TimeoutError, ClientDisconnect):
+            return _answer(408, "timeout", "the body did not come", close=True)
+        if body is None:
+            return _answer(413, "too_large", f"the body is larger than {limit} bytes", close=True)
+        self._exchange.frame(lane, 0, body)
+        await _first(reply.packet, _disconnected(request))
+        if not reply.packet.done():
+            return Response(status_code=499)  # nobody reads it
+        return _reply_response(reply.packet.result(), self._exchange.limits.retry_after_ms)
+
+
+class _Reply:
+    """The writer of a lane that lives for one frame: its first packet is the answer."""
+
+    __slots__ = ("packet",)
+
+    def __init__(self, packet: asyncio.Future[bytes]) -> None:
+        self.packet = packet
+
+    def write(self, packet: bytes) -> bool:
+        """As ``lanes.lane.Writer.write``."""
+        if not self.packet.done():
+            self.packet.set_result(packet)
+        return True
+
+    def abort(self) -> None:
+        """Nothing to cut: the answer is one packet."""
+
+
+class _Static(StaticFiles):
+    """The page's files: cached, but asked for again by their ETag, so that a new version is seen at once."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "no-cache"
+        response.headers["x-content-type-options"] = "nosniff"
+        return response
+
+
+def _page_headers(host: str) -> dict[str, str]:
+    """The page may load and reach this host only; `host` as the browser sent it. Older browsers need ws: spelt out."""
+    sockets = f" ws://{host} wss://{host}" if _HOST.fullmatch(host) else ""
+    policy = (
+        f"default-src 'self'; connect-src 'self'{sockets}; img-src 'self' blob: data:; media-src 'self' blob:; "
+        "worker-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return {
+        "content-security-policy": policy,
+        "cache-control": "no-cache",
+        "permissions-policy": "camera=(self), microphone=()",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+
+
+async def _read(request: Request, limit: int) -> bytes | None:
+    """The body, or None as soon as it is certain that it is larger than `limit`."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        return None
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > limit:
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first(reply: asyncio.Future[bytes], gone: Awaitable[None]) -> None:
+    """Wait for the answer, or until its client has gone."""
+    watcher = asyncio.ensure_future(gone)
+    either: set[asyncio.Future[Any]] = {reply, watcher}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watcher.cancel()
+
+
+def _reply_response(packet: bytes, retry_after_ms: int) -> Response:
+    name, raw = msgspec.json.decode(packet, type=tuple[str, Raw])
+    if name == "result":
+        return Response(bytes(raw), media_type="application/json")
+    dropped: dict[str, Any] = msgspec.json.decode(raw)
+    reason = str(dropped.get("reason", dropped.get("code", "failed")))
+    status = _DROPPED_STATUS.get(Drop(reason), 503) if reason in list(Drop) else 500
+    message = dropped.get("message") or _MESSAGES.get(Drop(reason), "not now")
+    return _answer(status, reason, message, retry_after_ms if status == 503 else None)
+
+
+def _answer(
+    status: int, code: str, message: str, retry_after_ms: int | None = None, *, close: bool = False
+) -> Response:
+    body: dict[str, Any] = {"code": code, "message": message}
+    response_headers = {"connection": "close"} if close else {}
+    if retry_after_ms is not None:
+        body["retry_after_ms"] = retry_after_ms
+        response_headers["retry-after"] = str(math.ceil(retry_after_ms / 1000))
+    return _json(status, body, response_headers)
+
+
+def _json(status: int, body: Any, response_headers: dict[str, str] | None = None) -> Response:
+    content = msgspec.json.encode(body)
+    return Response(content, status, response_headers, media_type="application/json")

@@ -1,0 +1,73 @@
+"""/metrics: the accounts, read when Prometheus asks. Nothing is counted twice, and nothing per frame is done for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from framelane.server.lanes.accounts import AGE_BUCKETS_S, Accounts
+from framelane.server.lanes.exchange import Exchange
+from framelane.server.protocol import Drop, Fault, Refusal
+
+
+class AccountsCollector(Collector):
+    """The books of one exchange as metrics: received = delivered + dropped + refused + left + shed + inside."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, in the order in which /metrics shows them."""
+        exchange, accounts = self._exchange, self._exchange.accounts
+        yield _count("messages_received", "Messages of clients, frames and others", accounts.received)
+        yield _count("results_delivered", "Results that the transport has accepted", accounts.delivered)
+        yield _table("frames_dropped", "Frames without a result", "reason", Drop, accounts.dropped)
+        yield _table("messages_refused", "Messages that were no frame", "code", Fault, accounts.refused)
+        yield _count("frames_left", "Frames whose client went before its answer", accounts.left)
+        yield _count("results_shed", "Results shed since their client does not read", accounts.slow_reader)
+        yield _gauge("frames_inside", "Frames that have no fate yet", accounts.inside)
+        yield _count("notices_shed", "Notices shed since their client does not read", accounts.notices_shed)
+        yield _count("connections", "Connections that became a lane", accounts.connected)
+        yield _table("connections_refused", "Connections turned away", "code", Refusal, accounts.turned_away)
+        yield _table("connections_cut", "Connections ended by the server", "reason", (), accounts.cut)
+        yield _gauge("lanes", "Clients that are connected", len(exchange.delivery.lanes))
+        yield _gauge("mailbox_bytes", "Bytes of frames that wait", exchange.waiting_bytes)
+        yield _count("queue_seconds", "Seconds that frames waited before a worker took them", accounts.queue_s)
+        yield _count("preprocess_seconds", "Seconds of workers per answered frame, summed", accounts.preprocess_s)
+        yield _count("inference_seconds", "Seconds of waiting for slots, summed", accounts.inference_s)
+        yield _ages(accounts)
+
+
+def render(exchange: Exchange) -> bytes:
+    """The text of /metrics, in Prometheus' exposition format 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(AccountsCollector(exchange))
+    return generate_latest(registry)
+
+
+def _count(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"framelane_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"framelane_{name}", text, value=value)
+
+
+def _table(name: str, text: str, label: str, known: Iterable[StrEnum], counts: Mapping[str, int]) -> Metric:
+    """One series per word of the protocol, from zero, so that a rate is defined before the first one happens."""
+    family = CounterMetricFamily(f"framelane_{name}", text, labels=[label])
+    for word in dict.fromkeys([*known, *counts]):
+        family.add_metric([str(word)], counts.get(word, 0))
+    return family
+
+
+def _ages(accounts: Accounts) -> Metric:
+    edges = [*(f"{edge:g}" for edge in AGE_BUCKETS_S), "+Inf"]
+    buckets = list(zip(edges, accumulate(map(float, accounts.ages)), strict=True))
+    text = "Seconds from the receipt of a frame to its result"
+    return HistogramMetricFamily("framelane_result_age_seconds", text, buckets=buckets, sum_value=accounts.age_s)

@@ -1,0 +1,251 @@
+"""The wire protocol, version 1: what a client and Framelane say to each other, on one page.
+
+Two doors, the same events with the same arguments:
+
+    Socket.IO   path /socket.io/, namespace "/", websocket transport; default parser or socket.io-msgpack-parser
+    websocket   path /ws, subprotocol framelane.v1; each binary message is one msgpack array [name, ...args]
+
+    direction    event      arguments
+    → server     hello      Hello: Socket.IO's `auth`, or the first message of /ws; never in a URL
+    → server     frame      seq, data: an unsigned, rising integer; the bytes of a JPEG, PNG or WebP
+    → client     ready      Ready      the lane is open: send frames
+    → client     waiting    Waiting    no place yet; `ready` follows when there is one
+    → client     result     {seq, …the pipeline's fields…, timing: {queue_ms, preprocess_ms, inference_ms, total_ms}}
+    → client     dropped    Dropped    this frame gets no result
+    → client     error      Error      a message that was no frame
+    → client     pace       Pace       how often this client may send now
+    → client     drain      Drain      this server is going away
+    refusal      Socket.IO: connect_error with data {code, retry_after_ms?}
+                 /ws: refused, Refusal as {code, message, retry_after_ms?}, then close with CLOSE_CODES[code]
+
+Every `frame` has exactly one answer (`result`, `dropped` or `error`) while its connection lives and is read.
+A client has at most `window` unanswered frames; a newer one replaces an older one that no worker has begun.
+
+The client's states. Both SDKs follow this table; `close` is the application's own, and ends in `closed` from anywhere:
+
+    state        on                                  next state   and
+    idle         connect                             connecting
+    connecting   transport open                      greeting     /ws: send hello (Socket.IO sent `auth` already)
+    connecting   transport error                     backoff      wait: full jitter, 0.5 s doubling to 10 s
+    greeting     ready                               live         forget earlier waits; send the newest picture
+    greeting     waiting                             waiting      tell position
+    greeting     refused, connect_error (retryable)  backoff      wait: at least retry_after_ms, with jitter
+    greeting     refused, connect_error (other)      closed       tell why
+    waiting      waiting                             waiting      tell position
+    waiting      ready                               live
+    live         result, dropped, error              live         one frame fewer unanswered
+    live         pace                                live         send no more often than interval_ms
+    waiting,live drain                               draining     send nothing more
+    draining     result, dropped                     draining
+    draining     all answered, or transport lost     backoff      wait: reconnect_after_ms
+    greeting … live: transport lost                  backoff      unanswered frames are lost; wait: full jitter
+    backoff      the wait is over                    connecting   a new connection is a new lane: seq may start at 0
+    closed       connect                             connecting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from .errors import BadMessage
+
+VERSION: Final = 1
+SUBPROTOCOL: Final = "framelane.v1"
+WEBSOCKET_PATH: Final = "/ws"
+SOCKETIO_PATH: Final = "/socket.io/"
+
+MAX_FRAME_BYTES: Final = 1024 * 1024
+MAX_RESULT_BYTES: Final = 256 * 1024
+DEADLINE_MS: Final = 500
+WINDOW: Final = 2
+MAX_SEQ: Final = 2**53 - 1
+"""The largest integer that JavaScript holds exactly."""
+HELLO_TIMEOUT_S: Final = 10.0
+MAX_HELLO_BYTES: Final = 16 * 1024
+
+Seq = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
+
+
+class Drop(StrEnum):
+    """Why a frame has no result."""
+
+    SUPERSEDED = "superseded"
+    EXPIRED = "expired"
+    INVALID = "invalid"
+    RATE_LIMITED = "rate_limited"
+    NOT_ADMITTED = "not_admitted"
+    FAILED = "failed"
+    DRAINING = "draining"
+
+
+class Fault(StrEnum):
+    """What was wrong with a message that is no frame."""
+
+    BAD_MESSAGE = "bad_message"
+    UNKNOWN_EVENT = "unknown_event"
+    BAD_FRAME = "bad_frame"
+    BAD_SEQ = "bad_seq"
+    FLOOD = "flood"
+
+
+class Refusal(StrEnum):
+    """Why a connection is not taken."""
+
+    UNAUTHORIZED = "unauthorized"
+    ORIGIN = "origin"
+    FULL = "full"
+    RATE_LIMITED = "rate_limited"
+    DRAINING = "draining"
+    BAD_REQUEST = "bad_request"
+
+
+class Close(IntEnum):
+    """Close codes of /ws that are Framelane's own; the rest are those of RFC 6455."""
+
+    BAD_REQUEST = 4400
+    UNAUTHORIZED = 4401
+    ORIGIN = 4403
+    NO_HELLO = 4408
+    RATE_LIMITED = 4429
+    FLOOD = 4430
+    FULL = 4503
+    DRAINING = 4512
+
+
+CLOSE_CODES: Mapping[str, Close] = {
+    Refusal.UNAUTHORIZED: Close.UNAUTHORIZED,
+    Refusal.ORIGIN: Close.ORIGIN,
+    Refusal.FULL: Close.FULL,
+    Refusal.RATE_LIMITED: Close.RATE_LIMITED,
+    Refusal.DRAINING: Close.DRAINING,
+    Refusal.BAD_REQUEST: Close.BAD_REQUEST,
+}
+
+Policy = Literal["latest", "queue"]
+
+
+class Hello(Struct, frozen=True, kw_only=True):
+    """Who is calling, and what for. Unknown fields are ignored, so that later clients can say more."""
+
+    token: Annotated[str, Meta(max_length=4096)] | None = None
+    pipeline: Annotated[str, Meta(max_length=200)] | None = None
+    policy: Policy | None = None
+
+
+class Ready(Struct, frozen=True, kw_only=True):
+    """The lane is open; `lane` is its name in logs, random and of no use to others."""
+
+    protocol: int = VERSION
+    lane: str
+    pipeline: str
+    window: int
+    max_frame_bytes: int
+    interval_ms: int
+    deadline_ms: int
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """The place in the waiting room, from 1, and about how long until a `ready`."""
+
+    position: int
+    retry_after_ms: int
+
+
+class Dropped(Struct, frozen=True, kw_only=True):
+    """The frame `seq` gets no result."""
+
+    seq: int
+    reason: Drop
+    message: str | UnsetType = UNSET
+
+
+class Error(Struct, frozen=True, kw_only=True):
+    """A message that was no frame; `code` is a ``Fault``."""
+
+    code: str
+    message: str
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """The shortest interval between frames that the server can sustain for this client."""
+
+    interval_ms: int
+
+
+class Drain(Struct, frozen=True, kw_only=True):
+    """Reconnect after this time: it differs between clients, so that they do not all come at once."""
+
+    reconnect_after_ms: int
+
+
+class RefusedData(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The refusal as data: `message` is absent in Socket.IO, whose `connect_error` carries it beside the data."""
+
+    code: str
+    message: str | UnsetType = UNSET
+    retry_after_ms: int | UnsetType = UNSET
+
+
+class Placeholder(Struct, frozen=True):
+    """Where the one attachment of a frame stands in the default parser's text."""
+
+    mark: bool = msgspec.field(name="_placeholder")
+    num: Literal[0]
+
+
+class MsgpackEvent(Struct, frozen=True):
+    """A frame as socket.io-msgpack-parser sends it."""
+
+    type: Literal[2]
+    nsp: Literal["/"]
+    data: tuple[Literal["frame"], Seq, memoryview]
+    id: Annotated[int, Meta(ge=0, le=MAX_SEQ)] | None = None
+
+
+# The three forms of a frame. These are called for every frame, so they are the decoders' own methods, without a
+# function around them. Each raises one of UNREADABLE; ``doors/explain.py`` then says what was wrong. `data` is a view
+# into the message: it keeps the message alive, and nothing is copied.
+decode_websocket_frame = msgspec.msgpack.Decoder(tuple[Literal["frame"], Seq, memoryview]).decode
+decode_socketio_header = msgspec.json.Decoder(tuple[Literal["frame"], Seq, Placeholder]).decode
+decode_socketio_msgpack = msgspec.msgpack.Decoder(MsgpackEvent).decode
+
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding a client's bytes may raise; msgspec stops nested bombs with RecursionError."""
+
+_hello = msgspec.msgpack.Decoder(tuple[Literal["hello"], Hello]).decode
+
+
+def max_message_bytes(max_frame_bytes: int) -> int:
+    """The largest message that a door reads: so far beyond a frame that one slightly too big is answered by name."""
+    return 2 * max_frame_bytes + 64 * 1024
+
+
+def decode_websocket_hello(message: bytes) -> Hello:
+    """Decode the first message of /ws.
+
+    Raises:
+        BadMessage: it is no ``["hello", {…}]``.
+    """
+    if len(message) > MAX_HELLO_BYTES:
+        raise BadMessage(f"hello has {len(message)} bytes; the limit is {MAX_HELLO_BYTES}")
+    try:
+        return _hello(message)[1]
+    except UNREADABLE as error:
+        raise BadMessage(f'the first message must be msgpack ["hello", {{…}}]: {str(error)[:120]}') from None
+
+
+def hello_from(auth: Any) -> Hello:
+    """Read Socket.IO's `auth`, which is absent or an object.
+
+    Raises:
+        BadMessage: a field has a wrong type.
+    """
+    try:
+        return msgspec.convert({} if auth is None else auth, Hello)
+    except UNREADABLE as error:
+        raise BadMessage(f"auth must be an object {{token?, pipeline?, policy?}}: {str(error)[:120]}") from None
