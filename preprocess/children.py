@@ -157,7 +157,8 @@ def born(argv: Sequence[str]) -> Birth:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != inherited["parent"]:
         os._exit(0)  # the gateway died before the line above
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the gateway decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to the whole group; the gateway decides
+        signal.signal(number, signal.SIG_IGN)
     pages = Memory.attach(inherited["pages"])
     channel = Channel(socket.socket(fileno=inherited["channel"]))
     return Birth(inherited["config"], channel, ProgressPage(pages.view, inherited["page"]), pages, fd)

@@ -33,7 +33,7 @@ from framelane.preprocess.pool import Done, Job, Pool, PoolConfig, describe_pipe
 from framelane.preprocess.progress import PAGE_BYTES
 
 from .config import ConfigError, Settings
-from .doors.http import build_asgi
+from .doors.routes import Doors
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .plan import Plan
@@ -79,7 +79,7 @@ class Replica:
         self._install_signals()
         pool, slots, exchange = await self._build()
         sock = self._listen()
-        server = _Server(self._uvicorn_config(build_asgi(exchange, self, exchange.limits)))
+        server = _Server(self._uvicorn_config(Doors(exchange, self)))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         ticking = asyncio.create_task(self._tick(exchange))
         try:
