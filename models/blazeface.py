@@ -45,23 +45,24 @@ def find_faces(scores: Floats, boxes: Floats, min_logit: float, limit: int) -> l
     rows = boxes[candidates] + _ANCHORS[candidates]
     weights = 1 / (1 + np.exp(-scores[candidates]))
     faces: list[tuple[Floats, float]] = []
-    while weights.size and len(faces) < limit:
+    while True:
         best = weights.argmax()
         same = _overlap(rows, rows[best]) >= _SAME_FACE
         voting = weights[same]
         # All anchors of a face vote for its place: steadier from frame to frame than the best one alone.
         faces.append((voting @ rows[same] / voting.sum(), float(weights[best])))
+        if len(faces) == limit or same.all():
+            return faces
         weights, rows = weights[~same], rows[~same]
-    return faces
 
 
 def _overlap(rows: Floats, best: Floats) -> Floats:
-    """Intersection over union of each row's box with the best one's; 1 for the best itself, whatever its size."""
-    half = np.maximum(rows[:, 2:4], 1e-6) / 2
-    best_half = np.maximum(best[2:4], 1e-6) / 2
+    """Intersection over union of each row's box with the best one's, no box being smaller than a pixel."""
+    half = np.maximum(rows[:, 2:4], 1) / 2
+    best_half = np.maximum(best[2:4], 1) / 2
     low = np.maximum(rows[:, :2] - half, best[:2] - best_half)
     high = np.minimum(rows[:, :2] + half, best[:2] + best_half)
-    shared = np.maximum(high - low, 0).prod(axis=1)
-    union = 4 * (half.prod(axis=1) + best_half.prod()) - shared
-    overlap: Floats = shared / union
+    sides = np.maximum(high - low, 0)
+    shared = sides[:, 0] * sides[:, 1]
+    overlap: Floats = shared / (4 * (half[:, 0] * half[:, 1] + best_half[0] * best_half[1]) - shared)
     return overlap

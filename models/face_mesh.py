@@ -35,9 +35,10 @@ _BOX_SIDE, _BOX_DROP = 0.956, 0.042
 DETECT_AT = 320
 """Pixels of the longer side that the detector needs of a reduced JPEG: its own picture has 128."""
 
-CROP_AT = 96
-"""Pixels that a face's crop keeps for each side in a reduced JPEG. With 112 to 165 the landmarks move by 0.2 % of the
-face's width in the mean, with 56 to 80 by 0.6 %."""
+CROP_AT = 72
+"""Pixels that a face's crop keeps for each side in a reduced JPEG. The landmarks move by 0.6 % of the face's width in
+the mean where it has 56 to 69, by 0.2 % where it has 112 to 165. At ``DETECT_AT`` the faces that the detector can see,
+from an eighth of the frame's width on, just have it."""
 
 _SURE = 7.0
 """Logit of presence from which a tracked face is believed without the detector. A face in place has 25 to 50, one half
@@ -205,7 +206,8 @@ def _square(row: Floats, view: View) -> Square:
 def _ahead(place: Place, points: Floats) -> Place:
     """Where to look in the next frame: around the landmarks [468, 3] found at ``place``, in pixels of its crop."""
     square = place.square
-    (low_x, low_y, _), (high_x, high_y, _) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    across_down = np.ascontiguousarray(points[:, :2].T)  # NumPy reduces along the last axis at eight times the speed
+    (low_x, low_y), (high_x, high_y) = across_down.min(axis=1).tolist(), across_down.max(axis=1).tolist()
     (right_x, right_y, _), (left_x, left_y, _) = points[_RIGHT_EYE].tolist(), points[_LEFT_EYE].tolist()
     longer = max(high_x - low_x, high_y - low_y)
     x, y = square.to_picture((low_x + high_x) / 2, (low_y + high_y) / 2 + _BOX_DROP * longer, LANDMARK_SIDE)

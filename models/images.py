@@ -1,8 +1,8 @@
 """Pictures into a model's input and points back out: letterbox, rotated square crop, and their inverses.
 
 Pictures are uint8, height × width × 3; sizes are (width, height). Coordinates are continuous, as on a browser's
-canvas: pixel 0 reaches from 0.0 to 1.0, its centre is 0.5. Every function writes into the array it is given, usually
-the model's own input cell, and allocates no picture.
+canvas: pixel 0 reaches from 0.0 to 1.0, its centre is 0.5. ``letterbox`` and ``crop`` write into the array they are
+given, usually the model's own input cell.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def letterbox(image: Image, out: Image, fill: int = 0) -> Image:
     """Scale ``image`` to fit into ``out`` without distortion, the rest filled with ``fill``; returns ``out``.
 
     ``fit(size of image, size of out)`` gives the way back. Interpolation is bilinear also where it shrinks: averaging
-    areas costs ten times as much, and moves no landmark by more than a fraction of a percent of the face.
+    areas costs ten times as much, and the landmarks of a moving face jitter by the same (0.5 % of its width).
     """
     high, wide = out.shape[:2]
     box = fit((image.shape[1], image.shape[0]), (wide, high))
@@ -96,11 +96,21 @@ class Square(NamedTuple):
 def crop(image: Image, square: Square, out: Image) -> Image:
     """Fill the square array ``out`` with that part of ``image``, bilinear, black outside; returns ``out``."""
     side = out.shape[0]
+    high, wide = image.shape[:2]
+    reach = (abs(square.dx) + abs(square.dy)) / 2 + 1
+    left, right = max(int(square.x - reach), 0), min(int(square.x + reach) + 1, wide)
+    top, bottom = max(int(square.y - reach), 0), min(int(square.y + reach) + 1, high)
+    if left >= right or top >= bottom:
+        out[:] = 0
+        return out
+    # OpenCV turns pictures of four channels at twice the speed of those of three: there and back is still faster.
+    part = cv2.cvtColor(image[top:bottom, left:right], cv2.COLOR_RGB2RGBA)
     x, y = square.to_picture(0.5, 0.5, side)
     step_x, step_y = square.dx / side, square.dy / side
     # OpenCV counts from the centre of the first pixel, which is (0.5, 0.5) here.
-    to_image = np.array(((step_x, -step_y, x - 0.5), (step_y, step_x, y - 0.5)))
-    cv2.warpAffine(image, to_image, (side, side), dst=out, flags=cv2.WARP_INVERSE_MAP | cv2.INTER_LINEAR)
+    to_part = np.array(((step_x, -step_y, x - 0.5 - left), (step_y, step_x, y - 0.5 - top)))
+    turned = cv2.warpAffine(part, to_part, (side, side), flags=cv2.WARP_INVERSE_MAP | cv2.INTER_LINEAR)
+    cv2.cvtColor(turned, cv2.COLOR_RGBA2RGB, dst=out)
     return out
 
 
