@@ -98,6 +98,7 @@ def enter(host: str, port: int) -> socket.socket:
     connection.sendall(rfc6455.head(len(_HELLO)) + _HELLO)
     opcode, payload = rfc6455.receive(connection)
     if opcode != rfc6455.BINARY or not payload.startswith(b"\x92\xa5ready"):
+        connection.close()
         raise NotServed(f"instead of `ready` the server sent {payload[:200]!r}")
     return connection
 
@@ -148,6 +149,12 @@ class Generator:
                     receive(client)
             if self._resting:
                 self._wake(time.perf_counter())
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for client in self._clients.values():
+            client.socket.close()
+        self._epoll.close()
 
     def _wait(self) -> float | None:
         """Seconds until the first resting client's turn; None if only the server has to be waited for."""

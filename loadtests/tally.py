@@ -34,8 +34,7 @@ class Counts(NamedTuple):
 
 def total(counts: Sequence[Counts]) -> Counts:
     """The sum of several counts."""
-    results, dropped, errors = (sum(column) for column in zip(*counts, strict=True))
-    return Counts(results, dropped, errors)
+    return Counts(*(sum(column) for column in zip(Counts(0, 0, 0), *counts, strict=True)))
 
 
 class Tally:

@@ -42,6 +42,11 @@ class Window(NamedTuple):
         return self.counts.results / self.seconds
 
     @property
+    def cores(self) -> float:
+        """The cores that other programs left to this window."""
+        return cores() - self.foreign
+
+    @property
     def disturbed(self) -> bool:
         """Whether other programs used so much that the window should not count."""
         return self.foreign > DISTURBED * cores()

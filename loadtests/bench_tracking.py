@@ -1,0 +1,75 @@
+"""Tracking: ``face_mesh`` with scaled decoding and tracking against the plain pipeline, on a moving face in real time.
+
+Speed is that of two servers; how far the landmarks differ, and how many frames were tracked, is computed without a
+server (``legacy/agreement.py``), since a server does not tell which frames it tracked.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from framelane.loadtests.figures import Figure, ratios
+from framelane.loadtests.processes import clean_environment
+from framelane.loadtests.stage import Stage
+from framelane.loadtests.windows import Window
+
+PLAIN = {"tracking": False, "scaled_decoding": False}
+TRACKED = {"tracking": True, "scaled_decoding": True}
+
+
+class Tracking:
+    """Rounds of a plain and a tracking server; every other round the other way round."""
+
+    name = "tracking"
+    title = "Scaled decoding and tracking"
+    most_rounds = 100
+
+    def __init__(self) -> None:
+        self._windows: dict[str, list[Window]] = {"plain": [], "tracked": []}
+        self._agreement: dict[str, Any] = {}
+
+    def measure_round(self, stage: Stage, number: int) -> None:
+        """See ``Section``."""
+        if not self._agreement:
+            self._agreement = _agreement()
+            stage.say(f"agreement: {self._agreement}")
+        steps = (("plain", PLAIN), ("tracked", TRACKED))
+        for kind, options in steps if number % 2 == 0 else steps[::-1]:
+            with stage.server(options) as server:
+                self._windows[kind].append(stage.load_window(server, real_time=True))
+
+    def figures(self) -> list[Figure]:
+        """See ``Section``."""
+        rounds = min(map(len, self._windows.values()))
+        plain, tracked = ([window.fps for window in windows[:rounds]] for windows in self._windows.values())
+        found = self._agreement
+        return [
+            Figure(
+                name="throughput, tracked over plain", unit="×", rounds=ratios(tracked, plain), bar=1.4, at_most=False
+            ),
+            Figure(name="  plain", unit="fps", rounds=tuple(plain)),
+            Figure(name="  tracked", unit="fps", rounds=tuple(tracked)),
+            _told("landmarks off the plain ones, mean of all frames", found, "mean_error_percent"),
+            _told("  in 95 % of the frames less than", found, "p95_error_percent"),
+            _told("  in the worst frame", found, "max_error_percent", bar=2.0),
+            _told("  frames with another number of faces", found, "differing_percent"),
+            _told("  tracked share of the frames", found, "tracked_percent"),
+        ]
+
+    def details(self) -> Any:
+        """See ``Section``."""
+        windows = {kind: [window.record() for window in windows] for kind, windows in self._windows.items()}
+        return {**windows, "agreement": self._agreement}
+
+
+def _told(name: str, found: dict[str, Any], key: str, bar: float | None = None) -> Figure:
+    return Figure(name=name, unit="%", rounds=(found[key],) if key in found else (), bar=bar)
+
+
+def _agreement() -> dict[str, Any]:
+    command = [sys.executable, "-m", "framelane.loadtests.legacy.agreement"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=clean_environment())
+    return dict(json.loads(done.stdout))
