@@ -2,6 +2,7 @@
 
     GET  /              the demo page            GET  /livez       the event loop turns
     GET  /static/…      its files                GET  /readyz      503 with the reasons until frames can be served
+    GET  /sdk/…         the browser's client
     GET  /metrics       Prometheus               GET  /v1/status   JSON for people and tools
     POST /v1/infer      one image in, JSON out: a lane of its own that lives for one frame
 
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
@@ -36,6 +38,7 @@ from framelane.server.protocol import Drop, Hello, Refusal
 from .origin import check_origin
 
 _STATIC = Path(__file__).parent / "static"
+_SDK = Path(__file__).parents[1] / "sdk"
 _BODY_TIMEOUT_S = 10.0
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")
 
@@ -84,6 +87,7 @@ class HttpDoor:
                 Route("/v1/status", self.status),
                 Route("/v1/infer", self.infer, methods=["POST"]),
                 Mount("/static", _Static(directory=_STATIC, check_dir=False)),
+                Mount("/sdk", _Scripts(directory=_SDK, check_dir=False)),
             ]
         )
 
@@ -178,6 +182,17 @@ class _Static(StaticFiles):
         response = await super().get_response(path, scope)
         response.headers["cache-control"] = "no-cache"
         response.headers["x-content-type-options"] = "nosniff"
+        return response
+
+
+class _Scripts(_Static):
+    """The modules of the browser's client and nothing else that lies beside them; any page may load them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        if not path.endswith(".js"):
+            raise HTTPException(404)
+        response = await super().get_response(path, scope)
+        response.headers["access-control-allow-origin"] = "*"
         return response
 
 

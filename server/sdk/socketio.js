@@ -1,0 +1,46 @@
+// The Socket.IO door as a transport. Reconnecting is the session's business, so the library's own is off. The bundled
+// client is loaded when it is first needed: whoever uses /ws never downloads it.
+
+const EVENTS = ["ready", "waiting", "result", "dropped", "error", "pace", "drain"];
+
+export class SocketIoTransport {
+  #socket = null;
+  #closed = false;
+
+  /** `on` is `{opened(), received(name, body), refused({code, message, retry_after_ms?}), lost(message)}`. */
+  open(base, hello, on) {
+    this.#load(base, hello, on).catch((error) => this.#closed || on.lost(error.message));
+  }
+
+  /** Whether a frame sent now goes to the network at once; one sent while it is false would be discarded. */
+  get writable() {
+    return this.#socket?.connected === true && this.#socket.io.engine?.transport?.writable === true;
+  }
+
+  send(seq, data) {
+    this.#socket.volatile.emit("frame", seq, data);
+  }
+
+  close() {
+    this.#closed = true;
+    this.#socket?.disconnect();
+    this.#socket = null;
+  }
+
+  async #load(base, hello, on) {
+    const { io } = await import("./vendor/socket.io.esm.min.js");
+    if (this.#closed) return;
+    const path = new URL("socket.io/", base).pathname;
+    const options = { path, transports: ["websocket"], auth: hello, reconnection: false, timeout: false };
+    const socket = io(new URL("/", base).href, { ...options, forceNew: true, autoConnect: false });
+    this.#socket = socket;
+    const unlessClosed = (react) => (...args) => this.#closed || react(...args);
+    // Before connecting, so that a broken transport is told as one: what is left to connect_error is a refusal.
+    socket.io.on("open", unlessClosed(() => on.opened()));
+    socket.io.on("error", unlessClosed((error) => on.lost(error.message)));
+    socket.on("connect_error", unlessClosed(({ message, data }) => on.refused({ code: "bad_request", ...data, message })));
+    socket.on("disconnect", unlessClosed((reason) => on.lost(reason)));
+    for (const name of EVENTS) socket.on(name, unlessClosed((body) => on.received(name, body)));
+    socket.connect();
+  }
+}
