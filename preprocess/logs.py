@@ -24,7 +24,7 @@ class RepeatFilter(logging.Filter):
         """Whether this record is written; adds the number of those that were not."""
         if record.levelno < logging.WARNING:
             return True
-        kind = (record.name, record.msg, record.exc_info[0] if record.exc_info else None)
+        kind = (record.name, str(record.msg), record.exc_info[0] if record.exc_info else None)
         now = time.monotonic()
         last, left_out = self._seen.get(kind, (now - _EVERY_S, 0))
         if now - last < _EVERY_S:
