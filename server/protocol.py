@@ -199,11 +199,11 @@ class Placeholder(Struct, frozen=True):
 
 
 class MsgpackEvent(Struct, frozen=True):
-    """A frame as socket.io-msgpack-parser sends it."""
+    """A frame as socket.io-msgpack-parser sends it; in Node a Uint8Array comes as extension type 0."""
 
     type: Literal[2]
     nsp: Literal["/"]
-    data: tuple[Literal["frame"], Seq, memoryview]
+    data: tuple[Literal["frame"], Seq, memoryview | msgspec.msgpack.Ext]
     id: Annotated[int, Meta(ge=0, le=MAX_SEQ)] | None = None
 
 

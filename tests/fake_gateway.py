@@ -36,6 +36,7 @@ class Gateway:
     exchange: Exchange
     pool: FakePool
     provider: Provider
+    doors: Doors
     server: uvicorn.Server
 
     @property
@@ -70,8 +71,9 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
     values = Limits(**{"pipeline": "echo", **limits})
     exchange = Exchange(pool, values, time.monotonic)
     provider = Provider()
+    doors = Doors(exchange, provider)
     config = uvicorn.Config(
-        Doors(exchange, provider),
+        doors,
         ws="websockets-sansio",
         ws_max_size=max_message_bytes(values.max_frame_bytes),
         ws_per_message_deflate=False,
@@ -85,7 +87,7 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
     while not server.started:  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     try:
-        yield Gateway(listening.getsockname()[1], exchange, pool, provider, server)
+        yield Gateway(listening.getsockname()[1], exchange, pool, provider, doors, server)
     finally:
         server.should_exit = True
         server.force_exit = True

@@ -180,7 +180,8 @@ class Connection:
             except UNREADABLE:
                 pass
             else:
-                return self._frame(event.data[1], event.data[2], event.id)
+                _name, seq, view = event.data
+                return self._frame(seq, view if isinstance(view, memoryview) else memoryview(view.data), event.id)
         if self._skipped:
             self._skipped -= 1
             return True
@@ -208,13 +209,17 @@ class Connection:
             return self._connects < _MOST_CONNECTS
         if self.lane is None or (envelope.kind == Kind.DISCONNECT and envelope.namespace == "/"):
             return False
-        if envelope.kind == Kind.BINARY_EVENT and isinstance(envelope.payload, str):
-            self._skipped = envelope.attachments if envelope.attachments <= _MOST_SKIPPED else 0
-            if envelope.attachments == 1 and envelope.namespace == "/":
-                with contextlib.suppress(*UNREADABLE):
-                    self._awaited = (decode_socketio_header(envelope.payload)[1], envelope.id)
-                    self._skipped = 0
-                    return True
+        if envelope.attachments and isinstance(envelope.payload, str):
+            return self._header(envelope, envelope.payload)
+        return self._fault(explain(envelope))
+
+    def _header(self, envelope: Envelope, payload: str) -> bool:
+        """Text that announces attachments: a frame that wants an ack, or something whose attachments are not wanted."""
+        if envelope.kind == Kind.BINARY_EVENT and envelope.attachments == 1 and envelope.namespace == "/":
+            with contextlib.suppress(*UNREADABLE):
+                self._awaited = (decode_socketio_header(payload)[1], envelope.id)
+                return True
+        self._skipped = envelope.attachments if envelope.attachments <= _MOST_SKIPPED else 0
         return self._fault(explain(envelope))
 
     def _fault(self, error: BadMessage) -> bool:

@@ -59,7 +59,7 @@ def _wrong_argument(seq: Any, data: Any) -> str:
     if not 0 <= seq <= MAX_SEQ:
         return "seq must be between 0 and 2^53 - 1"
     if not isinstance(data, bytes):
-        return f"data must be bytes, not {_kind(data)}"
+        return f"data must be bytes, not {_kind(data)}{_HINTS.get(type(data), '')}"
     return "frame takes exactly one attachment, its data"
 
 
@@ -108,3 +108,4 @@ _KINDS: Mapping[type, str] = {
 _event_msgpack = msgspec.msgpack.Decoder(Event).decode
 _event_json = msgspec.json.Decoder(Event).decode
 _anything = msgspec.msgpack.Decoder().decode
+_HINTS: Mapping[type, str] = {dict: " (with the msgpack parser, browsers send an ArrayBuffer, not a Uint8Array)"}

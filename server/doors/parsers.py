@@ -100,7 +100,8 @@ def auth_of(envelope: Envelope) -> Any:
     try:
         if isinstance(payload, str):
             return msgspec.json.decode(payload) if payload else None
-        return msgspec.msgpack.decode(payload) if size else None
+        auth = msgspec.msgpack.decode(payload) if size else None
+        return None if isinstance(auth, msgspec.msgpack.Ext) else auth  # JavaScript's undefined
     except UNREADABLE as error:
         raise BadMessage(f"auth cannot be read: {str(error)[:120]}") from None
 

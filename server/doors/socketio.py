@@ -114,7 +114,9 @@ class SocketIODoor(socketio.AsyncServer):  # type: ignore[misc]  # it ships no t
         connection = self.connections.get(eio_sid)
         if connection is not None:
             flavour = connection.flavour or SOCKETIO
-            await connection.say(packet(flavour, pkt.packet_type, pkt.data, pkt.namespace, pkt.id))
+            # An error as text shows up without its message in JavaScript clients.
+            data = {"message": pkt.data} if isinstance(pkt.data, str) else pkt.data
+            await connection.say(packet(flavour, pkt.packet_type, data, pkt.namespace, pkt.id))
 
     def _engineio_server_class(self) -> type[Any]:
         return _Engine
