@@ -8,6 +8,7 @@ SIMULATED. A device that was named and cannot be had is an error at start, never
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal
 
@@ -86,6 +87,8 @@ def _simulation(text: str, parts: list[str]) -> Simulation:
             key, separator, value = part.partition("=")
             fields.update(_simulation_field(key, value if separator else None))
         simulation = msgspec.convert(fields, Simulation)
+        if not all(map(math.isfinite, (simulation.run_ms, simulation.item_ms, *simulation.tax))):
+            raise ValueError("times and factors must be finite")
         if simulation.run_ms < 0 or simulation.item_ms < 0 or simulation.batch < 1 or min(simulation.tax) <= 0:
             raise ValueError("times and factors must be positive, batch at least 1")
     except (ValueError, msgspec.ValidationError) as error:

@@ -90,7 +90,7 @@ def put(model: str, cell: Sequence[Array], inputs: Sequence[Array]) -> None:
     Raises:
         PipelineError: number, dtype or shape differ from what the model takes; both are named.
     """
-    if len(inputs) == 1 and inputs[0] is cell[0]:
+    if len(inputs) == len(cell) == 1 and inputs[0] is cell[0]:
         return  # lent: already there
     if len(cell) != len(inputs):
         raise PipelineError(f"model {model} takes {len(cell)} input(s), not {len(inputs)}")

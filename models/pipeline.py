@@ -22,6 +22,7 @@ Rules that the worker relies on:
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -125,15 +126,23 @@ class Call:
 
 
 class _First:
-    """Awaits a call of one cell and unwraps its outputs."""
+    """Runs one cell when it is awaited, and unwraps its outputs.
 
-    __slots__ = ("_call",)
+    Only then is the item staged: another call of the model that was made before this one was awaited has had its turn.
+    """
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    __slots__ = ("_cell", "_inputs", "_model", "_port")
+
+    def __init__(self, model: Model, port: Port, cell: int, inputs: tuple[Array, ...]) -> None:
+        self._model = model
+        self._port = port
+        self._cell = cell
+        self._inputs = inputs
 
     def __await__(self) -> Generator[Call, list[Outputs], Outputs]:
-        return (yield self._call)[0]
+        self._port.stage(self._cell, self._inputs)
+        self._model.lent = 0
+        return (yield Call(self._port, (self._cell,)))[0]
 
 
 class Model:
@@ -176,11 +185,7 @@ class Model:
 
     def __call__(self, *inputs: Array) -> _First:
         """Run one item; awaiting gives a tuple with one owned array per model output, without batch axis."""
-        port = self._bound()
-        cell = self.lent - 1 if self.lent else 0
-        self.lent = 0
-        port.stage(cell, inputs)
-        return _First(Call(port, (cell,)))
+        return _First(self, self._bound(), max(0, self.lent - 1), inputs)
 
     async def map(self, items: Iterable[Array | Sequence[Array]]) -> list[Outputs]:
         """Run several items, ``parallel`` at a time; the list has one tuple of owned outputs per item, in order.
@@ -208,7 +213,7 @@ class Pipeline:
     """Base class of all pipelines. One object per process serves all clients.
 
     Class attributes:
-        Options: a frozen ``msgspec.Struct`` of the pipeline's settings (``[pipeline]`` in the configuration file,
+        Options: a frozen ``msgspec.Struct`` of the pipeline's settings (``[options]`` in the configuration file,
             ``--option key=value``); unknown keys and wrong types are refused at start.
         stateful: whether ``lane.state`` is used. The frames of a client are then run strictly one after another.
     """
@@ -267,6 +272,8 @@ def load_pipeline(name: str, options: Mapping[str, Any] | None = None) -> Pipeli
         raise PipelineError(f"pipeline {name!r} cannot be imported: {error}") from error
     if not (isinstance(pipeline, type) and issubclass(pipeline, Pipeline)):
         raise PipelineError(f"pipeline {name!r} is not a subclass of framelane.models.pipeline.Pipeline")
+    if not inspect.iscoroutinefunction(pipeline.run):
+        raise PipelineError(f"pipeline {name!r}: run must be `async def run(self, frame, lane)` and return its result")
     try:
         settings = msgspec.convert(dict(options or {}), pipeline.Options, strict=False)
     except msgspec.ValidationError as error:

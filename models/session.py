@@ -124,7 +124,8 @@ class OnnxSession:
         """See ``Session.warm_up``."""
         timings: dict[int, float] = {}
         batch = 1
-        while batch <= self.spec.max_batch:
+        # Where neither of the last two doublings saved anything, larger batches would only fill the arena.
+        while batch <= self.spec.max_batch and batch <= 4 * best_batch(timings):
             timings[batch] = self._time(batch)
             batch *= 2
         self.best_batch = best_batch(timings)
@@ -136,19 +137,19 @@ class OnnxSession:
         return self._staging[count]
 
     def _time(self, batch: int) -> float:
-        """Median milliseconds of a run with ``batch`` items, gathering and scattering included."""
+        """Least milliseconds of a run with ``batch`` items, gathering and scattering included."""
         items = [self.bind(_arrays(self.spec.inputs, 1), _arrays(self.spec.outputs, 1)) for _ in range(batch)]
         times = []
         for _ in range(_WARM_UP_RUNS):
             start = time.perf_counter()
             self.run(items)
             times.append((time.perf_counter() - start) * 1000)
-        return sorted(times)[_WARM_UP_RUNS // 2]
+        return min(times)
 
 
 def best_batch(timings: dict[int, float]) -> int:
     """The batch size to gather up to, from milliseconds by size: larger only where it clearly saves time per item."""
-    best, per_item = 1, timings[1]
+    best, per_item = 1, timings.get(1, 0.0)
     for batch, milliseconds in sorted(timings.items()):
         if milliseconds / batch <= per_item * _WORTHWHILE:
             best, per_item = batch, milliseconds / batch
@@ -233,7 +234,9 @@ def _check(spec: ModelSpec, session: Any) -> None:
                 "(shapes without the batch axis)"
             )
     for tensor in (*session.get_inputs(), *session.get_outputs()):
-        if spec.max_batch > 1 and isinstance(tensor.shape[0], int):
+        if not tensor.shape:
+            raise ModelError(f"model {spec.name}: {tensor.name} has no batch axis in {spec.path.name}")
+        if isinstance(tensor.shape[0], int) and (spec.max_batch > 1 or tensor.shape[0] != 1):
             raise ModelError(
                 f"model {spec.name}: model.toml says max_batch {spec.max_batch}, but {spec.path.name} fixes the batch "
                 f"axis of {tensor.name} at {tensor.shape[0]}; make it dynamic, or say max_batch = 1"

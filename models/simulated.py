@@ -7,23 +7,19 @@ opened, by a real run of the model on the CPU: of its ``recorded.npz`` input whe
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
-import tempfile
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from .devices import Device, DeviceError, Simulation
+from .locks import ByteLocks
 from .registry import ModelSpec
 from .session import Array, Bound, OnnxSession
 
 _CPU = Device("cpu", name="cpu")
 _MAX_MEMBERS = 64
 _STEPS = 8
-_FLOCK = struct.Struct("hhqqi4x")
 
 
 class SimulatedSession:
@@ -67,31 +63,26 @@ class SharedCard:
     """
 
     def __init__(self, simulation: Simulation) -> None:
-        path = os.path.join(tempfile.gettempdir(), f"framelane-sim-{os.getuid()}-{simulation.group}.lock")
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._locks = ByteLocks(f"sim-{simulation.group}")
         self._simulation = simulation
 
     def run(self, seconds: float) -> None:
         """Wait as long as ``seconds`` of work take on the card, given what else runs on it."""
-        if self._simulation.serial:
-            self._lock(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, 0)
-            try:
-                time.sleep(seconds)
-            finally:
-                self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0)
-            return
         place = self._enter()
         try:
-            self._advance(seconds)
+            if self._simulation.serial:
+                time.sleep(seconds)
+            else:
+                self._advance(seconds)
         finally:
-            self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, place)
+            self._locks.release(place)
 
     def _advance(self, seconds: float) -> None:
         """Do the work in steps, each at the speed that the number of runs allows at that time."""
         step = seconds / _STEPS
         due = time.monotonic()
         for _ in range(_STEPS):
-            due += step * self._factor(self._running())
+            due += step * self._factor(1 + self._locks.held_by_others(_MAX_MEMBERS))
             time.sleep(max(0.0, due - time.monotonic()))
 
     def _factor(self, running: int) -> float:
@@ -102,28 +93,13 @@ class SharedCard:
         return tax[-1] + growth * (running - len(tax))
 
     def _enter(self) -> int:
+        if self._simulation.serial:
+            self._locks.acquire(0)
+            return 0
         for place in range(_MAX_MEMBERS):
-            try:
-                self._lock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, place)
-            except BlockingIOError:
-                continue
-            return place
+            if self._locks.try_acquire(place):
+                return place
         raise DeviceError(f"more than {_MAX_MEMBERS} slots run in the simulated group {self._simulation.group!r}")
-
-    def _running(self) -> int:
-        """How many runs are going on, this one included: locks of others are found one after another."""
-        count, start = 1, 0
-        while start < _MAX_MEMBERS:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, _MAX_MEMBERS - start, 0)
-            kind, _, at, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
-            if kind == fcntl.F_UNLCK:
-                break
-            count += length
-            start = at + length
-        return count
-
-    def _lock(self, command: int, kind: int, place: int) -> None:
-        fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
 
 
 def _recorded_outputs(spec: ModelSpec) -> tuple[Array, ...]:

@@ -40,6 +40,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "OPENCV_LOG_LEVEL": "SILENT",  # what is wrong with a picture is told to its sender
     # Decoded images are allocated and freed for every frame. Left to itself, glibc gives them back to the kernel each
     # time, and faulting them in again costs 5 % of the CPU. Pictures larger than 8 MiB are still given back at once.
     "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
@@ -168,27 +169,34 @@ def watch(child: Child, hear: Callable[[Message], None], ended: Callable[[int], 
     """Call ``hear`` for each message of a child, and at last ``ended`` with its exit status, on the running event loop.
 
     Everything that the child wrote is heard before ``ended`` is called. A child that closes its channel and lives on is
-    killed: it could not be told anything any more.
+    killed: it could not be told anything any more. A process that it forked may keep the channel open after its end.
     """
     loop = asyncio.get_running_loop()
     listening = True
 
-    def readable() -> None:
+    def readable() -> bool:
         nonlocal listening
         try:
             messages = child.channel.receive()
         except PeerGone:
-            listening = False
-            loop.remove_reader(child.channel.fileno())
+            stop_listening()
             child.kill()
-            return
+            return False
         for message in messages:
             hear(message)
+        return bool(messages)
+
+    def stop_listening() -> None:
+        nonlocal listening
+        if listening:
+            listening = False
+            loop.remove_reader(child.channel.fileno())
 
     def exited() -> None:
         loop.remove_reader(child.pidfd)
-        while listening:
-            readable()
+        while listening and readable():
+            pass
+        stop_listening()
         ended(child.reap())
 
     loop.add_reader(child.channel.fileno(), readable)
@@ -204,19 +212,22 @@ async def ask(child: Child) -> dict[str, Any]:
     answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     def ended(_status: int) -> None:
-        report = child.report()
+        report, failure = child.report(), child.failure()
+        child.close()
+        if answer.done():
+            return  # nobody waits any more
         if report and "error" not in report:
             answer.set_result(report)
         else:
-            answer.set_exception(child.failure())
+            answer.set_exception(failure)
 
     watch(child, lambda _message: None, ended)
     try:
         return await answer
     finally:
-        child.close()
+        child.kill()  # it has ended, or nobody waits for it any more
 
 
 def restart_delay(failures: int) -> float:
     """Seconds to wait before a child is started again after ``failures`` short lives in a row: 0, 0.25, 0.5 … 10."""
-    return min(10.0, 0.125 * 2**failures) if failures else 0.0
+    return min(10.0, 0.125 * 2 ** min(failures, 7)) if failures else 0.0

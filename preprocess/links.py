@@ -18,6 +18,9 @@ from .memory import Memory
 from .messages import Channel, Outcome, PeerGone, PeerStuck, pack_run
 from .progress import ProgressPage
 
+ALL = 2**64 - 1
+"""Stands for every request of a batch."""
+
 _MAX_SUSPICIONS = 2
 
 
@@ -25,6 +28,12 @@ class ModelFailed(FramelaneError):
     """A model's run raised, or ended two slots. A pipeline may catch it; otherwise its frame is ``failed``."""
 
     code = "model_failed"
+
+
+class SlotsEnded(ModelFailed):
+    """Slots ended, one after another, while they ran this: the frame is to blame."""
+
+    code = "slots_ended"
 
 
 class NoSlotLeft(FramelaneError):
@@ -144,7 +153,7 @@ class Links:
 
         Args:
             slot, generation: which process.
-            suspect: the request that was in work when it ended; 0 when it was a batch, or unknown.
+            suspect: the request that was in work when it ended; 0 when it was idle, ``ALL`` when it was a batch.
         """
         link = self._links.get(slot)
         if link is None or link.generation != generation:
@@ -153,15 +162,27 @@ class Links:
         while link.open:
             finished += self.receive(link.channel.fileno())
         for run in link.runs.values():
-            if suspect in (0, run.request):
+            if suspect in (ALL, run.request):
                 run.suspicions += 1
             if run.suspicions >= _MAX_SUSPICIONS:
-                finished.append((run, ModelFailed(f"{_MAX_SUSPICIONS} slots ended while they ran it")))
+                finished.append((run, SlotsEnded(f"{_MAX_SUSPICIONS} slots ended while they ran it")))
             else:
-                run.epoch = 0
-                self.parked.append(run)
+                self._park(run)
         del self._links[slot]
         return finished
+
+    def quarantine(self, slot: int, generation: int) -> list[Run]:
+        """The slot's process cannot be killed, and may still write into its cells: what was in flight there is parked."""
+        link = self._links.get(slot)
+        if link is None or link.generation != generation:
+            return []
+        self._close(link)
+        runs = list(link.runs.values())
+        link.runs.clear()
+        for run in runs:
+            run.suspicions += 1
+            self._park(run)
+        return runs
 
     def retry_parked(self, now: float) -> Finished:
         """Send parked runs again where a slot can take them; those past their deadline end."""
@@ -180,8 +201,7 @@ class Links:
 
     def _dispatch(self, run: Run) -> None:
         if not self._routes:
-            run.epoch = 0
-            self.parked.append(run)
+            self._park(run)
             return
         link = self._routes[0] if len(self._routes) == 1 else min(self._routes, key=_load)
         run.epoch = self._epoch
@@ -191,6 +211,10 @@ class Links:
             link.channel.send(message)
         except (PeerGone, PeerStuck):
             self._close(link)  # the run stays with the link until the gateway says that the process has ended
+
+    def _park(self, run: Run) -> None:
+        run.epoch = 0
+        self.parked.append(run)
 
     def _find_routes(self) -> None:
         self._routes = [link for link in self._links.values() if link.open and self._mask >> link.slot & 1]

@@ -8,7 +8,7 @@ is the same struct, so that one ``recv`` may carry many and a reader needs no fr
                                t1 deadline, f0 seconds waited in the lane
     CANCEL  gateway → worker   request: its client has left
     DONE    worker → gateway   request, cell, status (a Fate), length (packet bytes), state (bytes), f0 preprocess
-                               seconds, f1 inference seconds, t0 when it was finished
+                               seconds, f1 inference seconds, t0 when it was finished; model = 1: it ended slots
     RUN     worker → slot      request, cell, model, epoch, status (1: run it alone), t1 deadline
     RAN     slot → worker      request, cell, status (an Outcome), f0 run seconds, f1 seconds waited in the slot
     PEER    gateway → both     cell = peer's id, generation = its incarnation, length = its progress page; descriptors:
@@ -16,7 +16,9 @@ is the same struct, so that one ``recv`` may carry many and a reader needs no fr
     ROUTES  gateway → both     epoch, request = bit mask of the slot ids that may be used
     ROUTED  worker → gateway   epoch: nothing of an older epoch is in flight any more
     GONE    gateway → worker   cell = slot id, generation: that process has certainly ended; request = what was in work
+    QUARANTINE gateway → worker  cell = slot id, generation: that process cannot be killed; keep away from its cells
     READY   both → gateway     length (bytes of its report, see children.py)
+    PING    gateway → both     turn your loop: the progress page shows that you live
     STOP    gateway → both     finish what was started, then exit
 
 ``request`` is unique for the life of the sender; ``t0`` and ``t1`` are ``time.monotonic()`` seconds, one clock for all
@@ -29,6 +31,7 @@ import array
 import functools
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
@@ -54,6 +57,8 @@ class Kind(IntEnum):
     GONE = 9
     READY = 10
     STOP = 11
+    PING = 12
+    QUARANTINE = 13
 
 
 class Fate(IntEnum):
@@ -136,10 +141,11 @@ def pack_frame(  # noqa: PLR0913, PLR0917 - one argument per field of the struct
 
 
 def pack_done(
-    request: int, cell: int, fate: int, length: int, state: int, finished: float, preprocess: float, inference: float
+    request: int, cell: int, fate: int, length: int, state: int, preprocess: float, inference: float, fatal: bool
 ) -> bytes:
-    """A DONE."""
-    return _pack(Kind.DONE, fate, 0, 0, cell, request, 0, 0, 0, length, state, finished, 0.0, preprocess, inference)
+    """A DONE, finished now."""
+    finished = time.monotonic()
+    return _pack(Kind.DONE, fate, 0, fatal, cell, request, 0, 0, 0, length, state, finished, 0.0, preprocess, inference)
 
 
 def pack_run(request: int, cell: int, model: int, epoch: int, alone: bool, deadline: float) -> bytes:
@@ -213,7 +219,7 @@ class Channel:
             PeerGone: end of file, after everything that the other process wrote has been returned.
         """
         try:
-            data, ancillary, _flags, _address = self.sock.recvmsg(_READ_BYTES, _ANCILLARY)
+            data, ancillary, _flags, _address = self.sock.recvmsg(_READ_BYTES, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return []
         except OSError:

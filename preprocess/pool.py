@@ -4,6 +4,8 @@ A worker has as many credits as it may hold frames; credit *k* of worker *w* is 
 memory. Credits are never counted: they are the cells that no frame in flight uses. Everything here runs on the event
 loop's thread and returns at once; the only copies are the frame's bytes into its cell and the finished packet out.
 
+A few more workers than serve are parked, ready: one of them takes a dead one's place at once.
+
 When a worker dies, end of file on its channel closes its books: what it had finished was read before, and is delivered;
 what it still held is ``failed``. Its cells are used again only by its replacement, which is started when the old
 process has certainly ended.
@@ -12,6 +14,7 @@ process has certainly ended.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -19,8 +22,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from .children import Child, ask, restart_delay, watch
+from .children import START_FAILED, Child, StartFailed, ask, restart_delay, watch
 from .headers import Limits
+from .health import Heartbeat, waited_for_cpu
 from .memory import FrameCells, Memory, ModelCells, Slab
 from .messages import Fate, Kind, Message, PeerGone, PeerStuck, pack, pack_frame
 
@@ -28,11 +32,17 @@ log = logging.getLogger("framelane.pool")
 
 _MODULE = "framelane.preprocess.worker"
 _SHORT_LIFE_S = 10.0
+_PING_S = 0.5
+_MAX_START_FAILURES = 5
 _ESTIMATE_WEIGHT = 0.1
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How many workers, and what they run."""
+    """How many workers serve, how many more are parked, and what they run.
+
+    ``hang_s`` is how long a worker may go without turning its loop; ``memory_limit`` bounds its data, in bytes (0: no
+    bound).
+    """
 
     workers: int
     credits: int
@@ -43,6 +53,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes: int
     packet_bytes: int
     first_page: int
+    spares: int = 0
+    hang_s: float = 3.0
+    memory_limit: int = 0
     search_path: str = ""
     log_level: str = "INFO"
 
@@ -83,14 +96,18 @@ class Done(NamedTuple):
     message: str
     preprocess_s: float
     inference_s: float
+    fatal: bool = False
+    """The frame ended its worker, or two slots."""
 
 
 class Worker:
     """One worker process, this incarnation of it."""
 
-    __slots__ = ("born", "cells", "child", "generation", "index", "jobs", "ready", "slab")
+    __slots__ = ("born", "cells", "child", "generation", "heartbeat", "index", "jobs", "ready", "serving", "slab")
 
-    def __init__(self, index: int, generation: int, child: Child, slab: Memory, cells: range) -> None:
+    def __init__(
+        self, index: int, generation: int, child: Child, slab: Memory, cells: range, hang_s: float = 3.0
+    ) -> None:
         self.index = index
         self.generation = generation
         self.child = child
@@ -98,12 +115,14 @@ class Worker:
         self.cells = list(cells)
         self.jobs: dict[int, tuple[Job, int]] = {}
         self.ready = False
+        self.serving = False
         self.born = time.monotonic()
+        self.heartbeat = Heartbeat(hang_s, self.born, functools.partial(waited_for_cpu, child.pid))
 
     @property
     def state(self) -> str:
-        """For status and readiness: "starting" or "active"."""
-        return "active" if self.ready else "starting"
+        """For status and readiness: "starting", "parked" or "active"."""
+        return "active" if self.serving else "parked" if self.ready else "starting"
 
 
 class Watcher(Protocol):
@@ -141,28 +160,33 @@ class Pool:
         on_done: called once for every frame that was submitted.
         on_credit: called when a worker has joined.
         estimate_s: moving average of the seconds from ``submit`` to the result.
-        restarts: how many workers had to be replaced.
+        restarts, hangs: how often a worker had to be replaced, and was put down since it hung.
+        on_fatal: called when no worker is left and none can be started again.
     """
 
     def __init__(self, config: PoolConfig, pages: Memory, watcher: Watcher) -> None:
         self._config = config
         self._pages = pages
         self._watcher = watcher
+        self._count = config.workers + config.spares
         self._memory = Memory.create(
-            "frames", FrameCells.size(config.workers * config.credits, config.frame_bytes, config.packet_bytes)
+            "frames", FrameCells.size(self._count * config.credits, config.frame_bytes, config.packet_bytes)
         )
         self._frames = FrameCells(self._memory, config.frame_bytes, config.packet_bytes)
         self._next = 0
         self._holders: dict[int, Worker] = {}
-        self._failures = [0] * config.workers
+        self._failures = [0] * self._count
         self._stopping = False
         self._started: list[asyncio.Future[None]] = []
         self._ended = asyncio.Event()
         self.workers: dict[int, Worker] = {}
         self.restarts = 0
+        self.hangs = 0
+        self.given_up: dict[int, str] = {}
         self.estimate_s = 0.0
         self.on_done: Callable[[Done], None] = lambda _done: None
         self.on_credit: Callable[[], None] = lambda: None
+        self.on_fatal: Callable[[StartFailed], None] = lambda _error: None
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
@@ -171,7 +195,7 @@ class Pool:
         """How many frames could be submitted now."""
         free = 0
         for worker in self.workers.values():
-            if worker.ready:
+            if worker.serving:
                 free += len(worker.cells)
         return free
 
@@ -215,19 +239,20 @@ class Pool:
             self.on_done(Done(message.request, job, fate, data, state, "", message.f0, message.f1))
         else:
             text = data.decode("utf-8", "replace")
-            self.on_done(Done(message.request, job, fate, b"", b"", text, message.f0, message.f1))
+            fatal = bool(message.model)
+            self.on_done(Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal))
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all workers and wait until each has proven itself.
+        """Start all workers, those to be parked included, and wait until each has proven itself.
 
         Raises:
             StartFailed: one could not start; the message says why.
         """
         loop = asyncio.get_running_loop()
-        self._started = [loop.create_future() for _ in range(self._config.workers)]
-        for index in range(self._config.workers):
+        self._started = [loop.create_future() for _ in range(self._count)]
+        for index in range(self._count):
             self._spawn(index, 0)
         await asyncio.gather(*self._started)
 
@@ -253,7 +278,7 @@ class Pool:
     def _spawn(self, index: int, generation: int) -> None:
         config = self._config
         first = index * config.credits
-        slab = Memory.create(f"slab-{index}", Slab.size(config.credits, config.models))
+        slab = Memory.create(f"slab-{index}", Slab.size(2 * config.credits, config.models))  # see ports.Groups
         settings = {
             "worker": index + 1,
             "pipeline": config.pipeline,
@@ -266,13 +291,14 @@ class Pool:
             "models": config.models,
             "first_cell": first,
             "credits": config.credits,
+            "memory_limit": config.memory_limit,
             "search_path": config.search_path,
             "log_level": config.log_level,
         }
         child = Child(
             _MODULE, f"worker-{index}", settings, self._pages, config.first_page + index, (self._memory.fd, slab.fd)
         )
-        worker = Worker(index, generation, child, slab, range(first, first + config.credits))
+        worker = Worker(index, generation, child, slab, range(first, first + config.credits), config.hang_s)
         self.workers[index] = worker
         watch(child, lambda message: self._hear(worker, message), lambda status: self._died(worker, status))
         self._watcher.worker_started(worker)
@@ -286,14 +312,24 @@ class Pool:
             worker.ready = True
             if not self._started[worker.index].done():
                 self._started[worker.index].set_result(None)
+            self._fill()
+
+    def _fill(self) -> None:
+        """Let parked workers serve until as many do as shall."""
+        missing = self._config.workers - sum(worker.serving for worker in self.workers.values())
+        parked = [worker for worker in self.workers.values() if worker.ready and not worker.serving]
+        for worker in parked[: max(0, missing)]:
+            worker.serving = True
             self.on_credit()
 
     def _died(self, worker: Worker, status: int) -> None:
         del self.workers[worker.index]
         self._watcher.worker_ended(worker)
+        self._fill()
+        culprit = worker.child.progress.read().request
         for request, (job, _cell) in worker.jobs.items():
             del self._holders[request]
-            self.on_done(Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0))
+            self.on_done(Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, request == culprit))
         worker.slab.close()
         if self._stopping:
             self._ended.set()
@@ -306,6 +342,9 @@ class Pool:
     def _replace(self, worker: Worker, status: int) -> None:
         lived = time.monotonic() - worker.born
         self._failures[worker.index] = 0 if lived > _SHORT_LIFE_S else self._failures[worker.index] + 1
+        if status == START_FAILED and self._failures[worker.index] >= _MAX_START_FAILURES:
+            self._give_up(worker)
+            return
         delay = restart_delay(self._failures[worker.index] - 1)
         self.restarts += 1
         log.warning(
@@ -313,6 +352,26 @@ class Pool:
             worker.index, worker.child.pid, status, len(worker.jobs), delay,
         )  # fmt: skip
         asyncio.get_running_loop().call_later(delay, self._respawn, worker.index, worker.generation + 1)
+
+    def _give_up(self, worker: Worker) -> None:
+        failure = worker.child.failure()
+        self.given_up[worker.index] = failure.message
+        log.error("worker-%d is given up after %d starts: %s", worker.index, _MAX_START_FAILURES, failure.message)
+        if not self.workers:
+            self.on_fatal(failure)
+
+    def check(self, now: float) -> None:
+        """Ping silent workers, and put down those that hang, for example in an endless loop. Call it often."""
+        for worker in self.workers.values():
+            if not worker.ready:
+                continue
+            progress = worker.child.progress.read()
+            if worker.heartbeat.hangs(progress.loops, now):
+                self.hangs += 1
+                log.error("worker-%d (pid %d) hangs; it is put down", worker.index, worker.child.pid)
+                worker.child.kill()
+            elif worker.heartbeat.silent(progress.loops, now) > _PING_S:
+                self._send(worker, pack(Kind.PING))
 
     def _respawn(self, index: int, generation: int) -> None:
         if not self._stopping:
@@ -329,4 +388,4 @@ class Pool:
 
 
 def _free_credits(worker: Worker) -> int:
-    return len(worker.cells) if worker.ready else 0
+    return len(worker.cells) if worker.serving else 0

@@ -52,9 +52,12 @@ class ProgressPage:
         for field in range(_FIELDS):
             self._int[field] = 0
 
+    def turn(self) -> None:
+        """The main loop has turned once more."""
+        self._int[0] += 1
+
     def awake(self, now: float) -> None:
         """The process has work: count its time as busy from ``now``."""
-        self._int[0] += 1
         self._busy_from = now
 
     def asleep(self, now: float) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import select
 import sys
 import time
@@ -30,11 +31,11 @@ from . import packets
 from .children import Birth, born
 from .decode import ImageDecoder
 from .headers import Limits
-from .links import Links, ModelFailed, NoSlotLeft
+from .links import Links, ModelFailed, NoSlotLeft, SlotsEnded
 from .logs import set_up_logs
 from .memory import STATE_BYTES, FrameCells, Memory, ModelCells, Slab
 from .messages import Fate, Kind, Message, PeerGone, pack, pack_done
-from .ports import Desk, SlabPort
+from .ports import Groups, SlabPort
 
 log = logging.getLogger("framelane.worker")
 
@@ -55,6 +56,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     models: list[ModelCells]
     first_cell: int
     credits: int
+    memory_limit: int
     search_path: str = ""
     log_level: str = "INFO"
 
@@ -97,7 +99,7 @@ class Worker:
         self._decoder = ImageDecoder(config.limits)
         self._cells = FrameCells(Memory.attach(config.frame_memory), config.frame_bytes, config.packet_bytes)
         self._slab = Slab(Memory.attach(config.slab), config.models)
-        self._desk = Desk()
+        self._groups = Groups(config.credits)
         self._ports: list[SlabPort] = []
         self._models = pipeline.bind(self._port)
         self._epoll = select.epoll()
@@ -113,6 +115,7 @@ class Worker:
         now = time.monotonic
         self._progress.awake(now())
         while not (self._stopping and not self._tasks and not self._waiting):
+            self._progress.turn()
             if self._waiting:
                 events = self._epoll.poll(0)
             else:
@@ -146,7 +149,10 @@ class Worker:
                 self._retry_parked()
             elif kind == Kind.GONE:
                 self._finish_runs(self._links.gone(message.cell, message.generation, message.request))
+                self._groups.release((message.cell, message.generation))
                 self._retry_parked()
+            elif kind == Kind.QUARANTINE:
+                self._quarantine((message.cell, message.generation))
             elif kind == Kind.STOP:
                 self._stopping = True
         self._acknowledge_routes()
@@ -187,8 +193,7 @@ class Worker:
     ) -> None:
         """Run the pipeline of one frame up to its next model call, or to its end."""
         self._progress.start(task.message.request, started)
-        credit = task.message.cell - self._config.first_cell
-        self._desk.credit = credit
+        self._groups.running = group = self._groups.of[self._credit(task)]
         for model in self._models:
             model.lent = 0
         try:
@@ -202,13 +207,13 @@ class Worker:
         except Exception as problem:
             if not isinstance(problem, ModelFailed):
                 log.exception("pipeline %s failed", self._config.pipeline)
-            self._end(task, Fate.FAILED, f"{type(problem).__name__}: {problem}")
+            self._end(task, Fate.FAILED, f"{type(problem).__name__}: {problem}", isinstance(problem, SlotsEnded))
         else:
-            self._call(task, call, credit)
+            self._call(task, call, group)
             task.worked += time.monotonic() - started
         self._progress.finish()
 
-    def _call(self, task: Task, call: Call, credit: int) -> None:
+    def _call(self, task: Task, call: Call, group: int) -> None:
         port = getattr(call, "port", None)
         if not isinstance(port, SlabPort):
             self._end(task, Fate.FAILED, f"a pipeline may only await its models, not {type(call).__name__}")
@@ -218,8 +223,7 @@ class Worker:
         task.outstanding = len(call.cells)
         task.call_started = time.monotonic()
         for position, item in enumerate(call.cells):
-            cell = self._slab.cell(credit, model, item)
-            self._links.run(task, position, model, cell, task.message.t1)
+            self._links.run(task, position, model, port.cell(group, item), task.message.t1)
 
     def _finish_runs(self, runs: list[Any]) -> None:
         """Take the outputs of finished model runs, and resume the frames that have all of theirs."""
@@ -229,7 +233,10 @@ class Worker:
             if error is not None:
                 task.outputs[run.position] = error
             elif not task.cancelled:
-                task.outputs[run.position] = self._ports[run.model].outputs(run.cell)
+                try:
+                    task.outputs[run.position] = self._ports[run.model].outputs(run.cell)
+                except ModelFailed as failure:
+                    task.outputs[run.position] = failure
             if task.outstanding == 0:
                 self._resume(task)
 
@@ -241,6 +248,17 @@ class Worker:
             return
         failed = next((output for output in task.outputs if isinstance(output, Exception)), None)
         self._advance(task, task.outputs, now, failed)
+
+    def _quarantine(self, slot: tuple[int, int]) -> None:
+        """A slot cannot be killed: send copies of what it has elsewhere, and leave its cells alone until it ends."""
+        runs = self._links.quarantine(*slot)
+        groups = {run.task: self._groups.exchange(self._credit(run.task), slot) for run in runs}
+        for run in runs:
+            run.cell = self._ports[run.model].move(run.cell, groups[run.task])
+        self._retry_parked()
+
+    def _credit(self, task: Task) -> int:
+        return task.message.cell - self._config.first_cell
 
     def _retry_parked(self) -> None:
         self._finish_runs(self._links.retry_parked(time.monotonic()))
@@ -274,23 +292,28 @@ class Worker:
         del self._tasks[message.request]
         self._report(message, Fate.OK, len(packet), len(state), worked, task.inference)
 
-    def _end(self, task: Task, fate: Fate, text: str = "") -> None:
-        """End a frame without a result."""
+    def _end(self, task: Task, fate: Fate, text: str = "", fatal: bool = False) -> None:
+        """End a frame without a result; ``fatal`` says that it ended slots."""
         del self._tasks[task.message.request]
         task.steps.close()
         data = text.encode()[: self._config.packet_bytes]
         self._cells.packet(task.message.cell, len(data))[:] = data
-        self._report(task.message, fate, len(data), 0, task.worked, task.inference)
+        self._report(task.message, fate, len(data), 0, task.worked, task.inference, fatal)
 
     def _report(
-        self, message: Message, fate: Fate, length: int = 0, state: int = 0, worked: float = 0.0, inference: float = 0.0
+        self,
+        message: Message,
+        fate: Fate,
+        length: int = 0,
+        state: int = 0,
+        worked: float = 0.0,
+        inference: float = 0.0,
+        fatal: bool = False,
     ) -> None:
-        self._gateway.send(
-            pack_done(message.request, message.cell, fate, length, state, time.monotonic(), worked, inference)
-        )
+        self._gateway.send(pack_done(message.request, message.cell, fate, length, state, worked, inference, fatal))
 
     def _port(self, model: Any) -> SlabPort:
-        port = SlabPort(self._desk, self._slab, len(self._ports), model.name, self._config.credits)
+        port = SlabPort(self._groups, self._slab, len(self._ports), model.name)
         self._ports.append(port)
         return port
 
@@ -320,6 +343,8 @@ def _prepare(config: dict[str, Any]) -> None:
     import cv2
 
     set_up_logs(config.get("log_level", "INFO"))
+    if config.get("memory_limit"):  # beyond it, allocating raises MemoryError: the frame fails, and the worker lives
+        resource.setrlimit(resource.RLIMIT_DATA, (config["memory_limit"], config["memory_limit"]))
     cv2.setNumThreads(1)
     if config.get("search_path"):
         sys.path.append(config["search_path"])  # last, so that no file of the user's shadows a library

@@ -44,6 +44,7 @@ log = logging.getLogger("framelane")
 
 _PACKET_MARGIN = 4096
 _TICK_S = 0.1
+_WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot's turn is one run
 _PROOF_LIMIT_S = 30.0
 _USER_TIMEOUT_MS = 10_000
 _BACKLOG = 2048
@@ -63,9 +64,10 @@ class Replica:
         self._settings = settings
         self._plan = plan
         self._proven = False
+        self._fatal: StartFailed | None = None
         self._draining = asyncio.Event()
         self._started = time.time()
-        self._pages = Memory.create("pages", PAGE_BYTES * (plan.workers + plan.active_slots + plan.standby_slots))
+        self._pages = Memory.create("pages", PAGE_BYTES * plan.processes)
         self._pool: Pool | None = None
         self._slots: Supervisor | None = None
         self._exchange: Exchange | None = None
@@ -81,11 +83,14 @@ class Replica:
         sock = self._listen()
         server = _Server(self._uvicorn_config(Doors(exchange, self)))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
-        ticking = asyncio.create_task(self._tick(exchange))
+        ticking = asyncio.create_task(self._tick(pool, slots, exchange))
+        pool.on_fatal = slots.on_fatal = self._give_up
         try:
             await self._start(pool, slots, sock)
             await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
             await self._drain(exchange)
+            if self._fatal is not None:
+                raise self._fatal
         finally:
             ticking.cancel()
             server.should_exit = True
@@ -108,6 +113,9 @@ class Replica:
             SlotsConfig(
                 active=plan.active_slots,
                 standby=plan.standby_slots,
+                audit=plan.audit_slots,
+                hang_s=settings.hang_limit,
+                permits=settings.gpu_permits,
                 device=plan.device,
                 models=models,
                 cells=cells,
@@ -130,21 +138,23 @@ class Replica:
             limits=ImageLimits(max_bytes=settings.max_frame_bytes, max_pixels=settings.max_pixels),
             frame_bytes=settings.max_frame_bytes,
             packet_bytes=MAX_RESULT_BYTES + _PACKET_MARGIN,
-            first_page=plan.active_slots + plan.standby_slots,
+            first_page=plan.slots,
+            spares=plan.spare_workers,
+            hang_s=_WORKER_PATIENCE * settings.hang_limit,
+            memory_limit=settings.worker_memory << 20,
             search_path=os.getcwd(),
             log_level=settings.log_level,
         )
 
     def _limits(self, stateful: bool) -> Limits:
         settings = self._settings
-        given = {} if settings.max_clients is None else {"max_clients": settings.max_clients}
         return Limits(
             pipeline=settings.pipeline,
             stateful=stateful,
             max_frame_bytes=settings.max_frame_bytes,
             deadline_ms=settings.deadline_ms,
             mailbox_bytes=settings.mailbox_bytes,
-            **given,
+            max_clients=settings.max_clients,
         )
 
     def _listen(self) -> socket.socket:
@@ -179,8 +189,9 @@ class Replica:
 
     async def _start(self, pool: Pool, slots: Supervisor, sock: socket.socket) -> None:
         stopped = asyncio.create_task(self._draining.wait())
-        starting = asyncio.gather(pool.start(), slots.start())
-        await asyncio.wait([starting, stopped], return_when="FIRST_COMPLETED")
+        starting = asyncio.ensure_future(asyncio.gather(pool.start(), slots.start()))
+        either: set[asyncio.Future[Any]] = {starting, stopped}
+        await asyncio.wait(either, return_when="FIRST_COMPLETED")
         if not starting.done():
             starting.cancel()
             return
@@ -217,10 +228,17 @@ class Replica:
                 f"pipeline {self._settings.pipeline} fails on the sample picture: {done.message or done.fate.name}"
             )
 
-    async def _tick(self, exchange: Exchange) -> None:
+    async def _tick(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             exchange.tick()
+            now = time.monotonic()
+            pool.check(now)
+            slots.check(now)
+
+    def _give_up(self, error: StartFailed) -> None:
+        self._fatal = error
+        self._draining.set()
 
     async def _drain(self, exchange: Exchange) -> None:
         """Finish what was admitted, within the limit."""
@@ -260,7 +278,7 @@ class Replica:
         reasons = []
         if self._draining.is_set():
             reasons.append("draining")
-        if self._pool is None or not any(worker.ready for worker in self._pool.workers.values()):
+        if self._pool is None or not any(worker.serving for worker in self._pool.workers.values()):
             reasons.append("no worker is ready")
         if self._slots is None or not self._slots.active:
             reasons.append("no slot is active")
@@ -290,6 +308,12 @@ class Replica:
                 for slot in (slots.slots.values() if slots else ())
             ],
             "restarts": {"workers": pool.restarts if pool else 0, "slots": slots.restarts if slots else 0},
+            "promotions": slots.promotions if slots else 0,
+            "hangs": {"workers": pool.hangs if pool else 0, "slots": slots.hangs if slots else 0},
+            "given_up": {
+                **({f"worker-{index}": why for index, why in pool.given_up.items()} if pool else {}),
+                **({f"slot-{index}": why for index, why in slots.given_up.items()} if slots else {}),
+            },
         }
 
 

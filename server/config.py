@@ -49,11 +49,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "auto"
     workers: Annotated[int, Meta(ge=1, le=256, description="processes that decode, pre- and postprocess")] | None = None
+    spare_workers: Annotated[int, Meta(ge=0, le=64, description="ready workers that take over when one dies")] = 1
+    worker_memory: Annotated[int, Meta(ge=256, description="most data memory of one worker, in MiB")] = 1024
     credits: Annotated[int, Meta(ge=1, le=64, description="frames that one worker may hold")] | None = None
     active_slots: Annotated[int, Meta(ge=1, le=32, description="model processes that run at the same time")] | None = (
         None
     )
     standby_slots: Annotated[int, Meta(ge=0, le=31, description="warm model processes that take over at once")] = 0
+    audit_slots: Annotated[int, Meta(ge=0, le=31, description="model processes reserved for long jobs (/v1/audit)")] = 0
+    gpu_permits: Annotated[
+        int,
+        Meta(ge=0, le=64, description="most concurrent runs per device, over all replicas of this machine; 0: no cap"),
+    ] = 0
+    hang_limit: Annotated[
+        float, Meta(ge=0.5, le=600, description="seconds without progress after which a process is put down")
+    ] = 1.5
     max_clients: Annotated[int, Meta(ge=1, description="connections that are served; the next are refused")] = 1000
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000, description="a result older than this is not delivered")] = (
         DEADLINE_MS

@@ -23,15 +23,27 @@ class Choice(msgspec.Struct, frozen=True):
     why: str
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How many of what. ``choices`` are for people."""
 
     device: Device
     workers: int
+    spare_workers: int
     credits: int
     active_slots: int
     standby_slots: int
+    audit_slots: int
     choices: tuple[Choice, ...]
+
+    @property
+    def slots(self) -> int:
+        """Slots of all kinds."""
+        return self.active_slots + self.standby_slots + self.audit_slots
+
+    @property
+    def processes(self) -> int:
+        """Workers and slots of all kinds."""
+        return self.slots + self.workers + self.spare_workers
 
 
 def make_plan(settings: Settings, machine: Machine) -> Plan:
@@ -46,10 +58,11 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
     workers, why_workers = _given(settings.workers) or (cores, f"one per core: {machine.cores:g} {machine.cores_from}")
     slots, why_slots = _given(settings.active_slots) or _slots(device, cores)
     credits, why_credits = _given(settings.credits) or (_CREDITS, "one in the worker, and one in or before each stage")
-    processes = workers + slots + settings.standby_slots + 1
+    all_slots = slots + settings.standby_slots + settings.audit_slots
+    processes = workers + settings.spare_workers + all_slots + 1
     if processes * _PROCESS_BYTES > machine.memory:
         raise ConfigError(
-            f"{workers} workers and {slots + settings.standby_slots} slots need about "
+            f"{workers + settings.spare_workers} workers and {all_slots} slots need about "
             f"{processes * _PROCESS_BYTES >> 20} MiB, but {machine.memory_from} is {machine.memory >> 20} MiB; "
             "lower workers or active_slots"
         )
@@ -57,11 +70,21 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
         Choice("device", device.name, _device_note(device)),
         Choice("workers", str(workers), why_workers),
         Choice("active slots", str(slots), why_slots),
+        Choice("spare workers", str(settings.spare_workers), "parked and ready to take a dead one's place"),
         Choice("standby slots", str(settings.standby_slots), "warm spares that take over at once"),
         Choice("credits", f"{credits} per worker", why_credits),
         Choice("memory", f"{machine.memory / 2**30:.1f} GiB", machine.memory_from),
     )
-    return Plan(device, workers, credits, slots, settings.standby_slots, choices)
+    return Plan(
+        device=device,
+        workers=workers,
+        spare_workers=settings.spare_workers,
+        credits=credits,
+        active_slots=slots,
+        standby_slots=settings.standby_slots,
+        audit_slots=settings.audit_slots,
+        choices=choices,
+    )
 
 
 def _given(value: int | None) -> tuple[int, str] | None:

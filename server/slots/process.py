@@ -14,9 +14,12 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,20 +27,28 @@ from framelane.models.devices import Device
 from framelane.models.registry import ModelSpec
 from framelane.models.session import Bound, Session, open_session
 from framelane.preprocess.children import Birth, born
+from framelane.preprocess.links import ALL
 from framelane.preprocess.logs import set_up_logs
 from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 
+from .permits import Permits
+
 log = logging.getLogger("framelane.slot")
+
+_LOW_PRIORITY = 15
+_Result = TypeVar("_Result")
 
 
 class SlotConfig(msgspec.Struct, frozen=True):
-    """What the supervisor tells a slot at its birth."""
+    """What the supervisor tells a slot at its birth. ``quietly``: start at low priority, others are serving."""
 
     slot: int
     device: Device
     models: list[ModelSpec]
     cells: list[ModelCells]
+    permits: int = 0
+    quietly: bool = False
     log_level: str = "INFO"
 
 
@@ -88,6 +99,8 @@ class Slot:
         self._epoch = 0
         self._active = False
         self._stopping = False
+        device = config.device.name
+        self._permits = Permits(device, config.permits) if config.permits else contextlib.nullcontext()
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -96,6 +109,7 @@ class Slot:
         now = time.monotonic
         self._progress.awake(now())
         while not (self._stopping and not self._waiting):
+            self._progress.turn()
             if self._waiting:
                 events = self._epoll.poll(0)
             else:
@@ -175,10 +189,11 @@ class Slot:
                 self._answer(request.peer, request.message, Outcome.EXPIRED)
         if not due:
             return
-        self._progress.start(due[0].message.request if len(due) == 1 else 0, started)
+        self._progress.start(due[0].message.request if len(due) == 1 else ALL, started)
         try:
             model = due[0].message.model
-            self._sessions[model].run([request.peer.bound(model, request.message.cell) for request in due])
+            with self._permits:
+                self._sessions[model].run([request.peer.bound(model, request.message.cell) for request in due])
         except Exception as error:
             self._run_failed(due, error)
         else:
@@ -231,13 +246,24 @@ def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
     return sessions, report
 
 
+def _at_low_priority(function: Callable[[SlotConfig], _Result], config: SlotConfig) -> _Result:
+    """Call it on a thread of its own, whose priority is low: a process may not raise its own priority again later."""
+
+    def call() -> _Result:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
+        return function(config)
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(call).result()
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the process."""
     birth = born(sys.argv if argv is None else argv)
     set_up_logs(birth.config.get("log_level", "INFO"))
     with birth.failures():
         config = msgspec.convert(birth.config, SlotConfig, dec_hook=lambda kind, value: kind(value))
-        sessions, report = open_sessions(config)
+        sessions, report = _at_low_priority(open_sessions, config) if config.quietly else open_sessions(config)
         slot = Slot(birth, config, sessions)
         birth.ready(report)
     with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to

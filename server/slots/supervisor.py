@@ -5,11 +5,16 @@ socketpair and hands one end to each (and the worker's slab to the slot). Which 
 mask with an epoch, sent to the slots first and then to the workers. A slot is taken out of the routes before anything
 takes its place: when its process has ended there is nothing to wait for; otherwise every worker has to acknowledge
 that nothing of it is in flight there any more. So at most ``active`` runs go on at any time.
+
+Health is progress, not speed (``preprocess/health.py``): a slot that does not turn its loop is killed, and a standby
+takes its place when its end is certain. One that cannot be killed is quarantined: workers send copies elsewhere, and
+leave the cells that it might still write into alone until it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import time
@@ -19,8 +24,10 @@ from typing import Any
 import msgspec
 
 from framelane.models.devices import Device
+from framelane.models.errors import FramelaneError
 from framelane.models.registry import ModelSpec
-from framelane.preprocess.children import Child, restart_delay, watch
+from framelane.preprocess.children import START_FAILED, Child, StartFailed, restart_delay, watch
+from framelane.preprocess.health import Heartbeat, waited_for_cpu
 from framelane.preprocess.memory import Memory, ModelCells
 from framelane.preprocess.messages import Kind, Message, PeerGone, PeerStuck, pack
 from framelane.preprocess.pool import Worker
@@ -31,29 +38,54 @@ log = logging.getLogger("framelane.slots")
 
 _MODULE = "framelane.server.slots.process"
 _SHORT_LIFE_S = 10.0
+_PING_S = 0.5
+_KILL_GRACE_S = 1.0
+_REPLACE_AFTER_S = 1.0
+_MAX_START_FAILURES = 5
+_START_LIMIT_S = 300.0
+_SLOW_RUNS = 8
+"""A model whose run takes long by nature may take this many times the longest run of its warm-up."""
+
+
+class SlotRefused(FramelaneError):
+    """An operator's verb that cannot be carried out now; the message says why."""
+
+    code = "refused"
 
 
 class SlotsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How many slots, and what they run."""
+    """How many slots, and what they run. ``permits`` caps concurrent runs per device, over all replicas; 0: no cap."""
 
     active: int
     standby: int
     device: Device
     models: list[ModelSpec]
     cells: list[ModelCells]
+    audit: int = 0
+    hang_s: float = 1.5
+    permits: int = 0
     log_level: str = "INFO"
 
 
 class Slot:
     """One slot process, this incarnation of it."""
 
-    def __init__(self, index: int, generation: int, child: Child) -> None:
+    def __init__(self, index: int, generation: int, child: Child, hang_s: float) -> None:
         self.index = index
         self.generation = generation
         self.child = child
         self.state = State.STARTING
+        self.held = False
+        self.restarting = False
+        self.quarantined = False
         self.born = time.monotonic()
+        self.killed_at: float | None = None
+        self.heartbeat = self.watched(hang_s)
         self.report: dict[str, Any] = {}
+
+    def watched(self, hang_s: float) -> Heartbeat:
+        """A fresh heartbeat with this limit."""
+        return Heartbeat(hang_s, time.monotonic(), functools.partial(waited_for_cpu, self.child.pid))
 
     def become(self, state: State) -> None:
         """Change the state.
@@ -63,6 +95,13 @@ class Slot:
         """
         self.state = follow(self.state, state)
 
+    def kill(self) -> None:
+        """End the process; it counts as failed from now on."""
+        if self.state is not State.FAILED:
+            self.become(State.FAILED)
+        self.killed_at = time.monotonic()
+        self.child.kill()
+
 
 class Supervisor:
     """All slots of the replica, and the routes to them. Implements ``pool.Watcher``.
@@ -70,6 +109,11 @@ class Supervisor:
     Args:
         config: see ``SlotsConfig``.
         pages: the memory of the progress pages; slot *n* has page *n*.
+
+    Attributes:
+        slots: those that have a process now, by number.
+        restarts, promotions, hangs: how often that happened.
+        on_fatal: called when no slot is left and none can be started again.
     """
 
     def __init__(self, config: SlotsConfig, pages: Memory) -> None:
@@ -77,23 +121,31 @@ class Supervisor:
         self._pages = pages
         self._workers: dict[int, Worker] = {}
         self._epoch = 0
+        self._unrouted: set[int] = set()
         self._failures = [0] * self.count
         self._stopping = False
         self._ended = asyncio.Event()
         self._started: list[asyncio.Future[None]] = []
         self.slots: dict[int, Slot] = {}
+        self.given_up: dict[int, str] = {}
         self.restarts = 0
-        self.on_change: Callable[[], None] = lambda: None
+        self.promotions = 0
+        self.hangs = 0
+        self.on_fatal: Callable[[StartFailed], None] = lambda _error: None
 
     @property
     def count(self) -> int:
         """How many slots there are, of all kinds."""
-        return self._config.active + self._config.standby
+        return self._config.active + self._config.standby + self._config.audit
 
     @property
     def active(self) -> list[Slot]:
         """The slots that workers use now."""
-        return [slot for slot in self.slots.values() if slot.state is State.ACTIVE]
+        return self.of(State.ACTIVE)
+
+    def of(self, state: State) -> list[Slot]:
+        """The slots in a state, by number."""
+        return sorted((slot for slot in self.slots.values() if slot.state is state), key=lambda slot: slot.index)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -122,6 +174,33 @@ class Supervisor:
                 slot.child.kill()
             await self._all_ended()
 
+    def check(self, now: float) -> None:
+        """Ping silent slots, kill those that hang, and quarantine those that cannot be killed. Call it often."""
+        for slot in list(self.slots.values()):
+            loops = slot.child.progress.read().loops
+            if slot.killed_at is not None:
+                if now - slot.killed_at > _KILL_GRACE_S and not slot.quarantined:
+                    self._quarantine(slot)
+            elif slot.state is State.STARTING:
+                if now - slot.born > _START_LIMIT_S:
+                    self._put_down(slot, now)
+            elif slot.heartbeat.hangs(loops, now):
+                self._put_down(slot, now)
+            elif slot.heartbeat.silent(loops, now) > _PING_S:
+                self._send(slot, pack(Kind.PING))
+
+    def _put_down(self, slot: Slot, now: float) -> None:
+        self.hangs += 1
+        silent = slot.heartbeat.silent(slot.child.progress.read().loops, now)
+        log.error("slot-%d (pid %d) hangs: no progress for %.1f s; it is put down", slot.index, slot.child.pid, silent)
+        slot.kill()
+
+    def _quarantine(self, slot: Slot) -> None:
+        slot.quarantined = True
+        log.error("slot-%d (pid %d) cannot be killed; its cells are quarantined", slot.index, slot.child.pid)
+        self._fill()
+        self._tell_workers(slot, Kind.QUARANTINE)
+
     async def _all_ended(self) -> None:
         while self.slots:
             self._ended.clear()
@@ -134,17 +213,20 @@ class Supervisor:
             "device": config.device,
             "models": config.models,
             "cells": config.cells,
+            "permits": config.permits,
+            "quietly": generation > 0,
             "log_level": config.log_level,
         }
-        slot = Slot(index, generation, Child(_MODULE, f"slot-{index}", settings, self._pages, index))
+        slot = Slot(index, generation, Child(_MODULE, f"slot-{index}", settings, self._pages, index), config.hang_s)
         self.slots[index] = slot
         watch(slot.child, lambda message: self._hear(slot, message), lambda status: self._died(slot, status))
         for worker in self._workers.values():
             self._introduce(worker, slot)
 
     def _hear(self, slot: Slot, message: Message) -> None:
-        if message.kind == Kind.READY:
+        if message.kind == Kind.READY and slot.state is State.STARTING:
             slot.report = slot.child.report()
+            slot.heartbeat = slot.watched(max(self._config.hang_s, _SLOW_RUNS * _slowest_run_s(slot)))
             slot.become(State.STANDBY)
             log.info("slot-%d (pid %d) is ready on %s", slot.index, slot.child.pid, slot.report["device"])
             self._fill()
@@ -152,13 +234,13 @@ class Supervisor:
                 self._started[slot.index].set_result(None)
 
     def _died(self, slot: Slot, status: int) -> None:
-        suspect = slot.child.progress.read().request
-        slot.become(State.FAILED)
+        slot.killed_at = slot.killed_at or time.monotonic()
+        if slot.state is not State.FAILED:
+            slot.become(State.FAILED)
         del self.slots[slot.index]
         if not self._stopping:
             self._fill()
-        for worker in self._workers.values():
-            self._send(worker, pack(Kind.GONE, cell=slot.index, generation=slot.generation, request=suspect))
+        self._tell_workers(slot, Kind.GONE, slot.child.progress.read().request)
         if self._stopping:
             self._ended.set()
         elif not self._started[slot.index].done():
@@ -168,18 +250,28 @@ class Supervisor:
         slot.child.close()
 
     def _replace(self, slot: Slot, status: int) -> None:
+        """Start a new process for a dead slot: a little later, so that whoever took its place has the machine."""
+        index, failures = slot.index, self._failures
         lived = time.monotonic() - slot.born
-        self._failures[slot.index] = 0 if lived > _SHORT_LIFE_S else self._failures[slot.index] + 1
-        delay = restart_delay(self._failures[slot.index] - 1)
+        failures[index] = 0 if lived > _SHORT_LIFE_S or slot.restarting else failures[index] + 1
+        if status == START_FAILED and failures[index] >= _MAX_START_FAILURES:
+            self._give_up(slot)
+            return
+        delay = restart_delay(failures[index] - 1) if failures[index] else 0.0
+        if self.active:
+            delay = max(delay, _REPLACE_AFTER_S)
         self.restarts += 1
         log.warning(
-            "slot-%d (pid %d) ended with status %d; a new one starts in %.2f s",
-            slot.index,
-            slot.child.pid,
-            status,
-            delay,
+            "slot-%d (pid %d) ended with status %d; a new one starts in %.2f s", index, slot.child.pid, status, delay
         )
-        asyncio.get_running_loop().call_later(delay, self._respawn, slot.index, slot.generation + 1)
+        asyncio.get_running_loop().call_later(delay, self._respawn, index, slot.generation + 1)
+
+    def _give_up(self, slot: Slot) -> None:
+        failure = slot.child.failure()
+        self.given_up[slot.index] = failure.message
+        log.error("slot-%d is given up after %d starts: %s", slot.index, _MAX_START_FAILURES, failure.message)
+        if not self.slots:
+            self.on_fatal(failure)
 
     def _respawn(self, index: int, generation: int) -> None:
         if not self._stopping:
@@ -187,24 +279,115 @@ class Supervisor:
 
     # -- routes ------------------------------------------------------------------------------------------------------
 
-    def _fill(self) -> None:
-        """Promote standbys until ``active`` slots are active, and tell everybody the new routes."""
-        for slot in sorted(self.slots.values(), key=lambda slot: slot.index):
-            if len(self.active) >= self._config.active:
+    def _fill(self, prefer: int | None = None) -> None:
+        """Promote standbys until ``active`` slots are active and ``audit`` reserved, and tell everybody the routes.
+
+        Args:
+            prefer: the number of the standby that goes first.
+        """
+        standbys = sorted(self.of(State.STANDBY), key=lambda slot: (slot.index != prefer, slot.index))
+        for slot in standbys:
+            if len(self.active) + len(self.of(State.DRAINING)) >= self._config.active:
                 break
-            if slot.state is State.STANDBY:
+            if not slot.held:
                 slot.become(State.ACTIVE)
+                self.promotions += 1
+        for slot in self.of(State.STANDBY):
+            if len(self.of(State.AUDIT)) < self._config.audit and not slot.held:
+                slot.become(State.AUDIT)
+        self._route()
+
+    def _route(self) -> None:
         self._epoch += 1
+        self._unrouted = set(self._workers)
         routes = self._routes()
         for slot in self.slots.values():
             self._send(slot, routes)
         for worker in self._workers.values():
             self._send(worker, routes)
-        self.on_change()
 
     def _routes(self) -> bytes:
         mask = sum(1 << slot.index for slot in self.active)
         return pack(Kind.ROUTES, epoch=self._epoch, request=mask)
+
+    def _drained(self) -> None:
+        """Nothing is in flight any more on slots that are not routed to: draining ones are free."""
+        draining = self.of(State.DRAINING)
+        for slot in draining:
+            slot.become(State.STANDBY)
+            if slot.restarting:
+                slot.kill()
+        if draining:
+            self._fill(self._preferred)
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    _preferred: int | None = None
+
+    def promote(self, index: int) -> None:
+        """Make a standby active; where there are as many as there may be, another one steps back for it.
+
+        Raises:
+            SlotRefused: it is no standby.
+        """
+        slot = self._slot(index)
+        if slot.state is not State.STANDBY:
+            raise SlotRefused(f"slot-{index} is {slot.state.value}: only a standby can be promoted")
+        slot.held = False
+        self._preferred = index
+        if len(self.active) >= self._config.active:
+            self.active[0].become(State.DRAINING)
+            self._route()
+            self._settle()
+        else:
+            self._fill(index)
+
+    def drain(self, index: int) -> None:
+        """Take a slot out of service: it finishes what it has, and is not promoted until an operator does so.
+
+        Raises:
+            SlotRefused: it is not active, or nothing would be left to serve.
+        """
+        slot = self._slot(index)
+        if slot.state is not State.ACTIVE:
+            raise SlotRefused(f"slot-{index} is {slot.state.value}: only an active slot can be drained")
+        self._refuse_to_be_without(slot, "drained")
+        slot.held = True
+        slot.become(State.DRAINING)
+        self._route()
+        self._settle()
+
+    def restart(self, index: int) -> None:
+        """Replace a slot's process; an active one finishes what it has first.
+
+        Raises:
+            SlotRefused: nothing would be left to serve meanwhile.
+        """
+        if index in self.given_up:
+            del self.given_up[index]
+            self._failures[index] = 0
+            self._spawn(index, 1)
+            return
+        slot = self._slot(index)
+        slot.restarting = True
+        if slot.state is State.ACTIVE:
+            self._refuse_to_be_without(slot, "restarted")
+            slot.become(State.DRAINING)
+            self._route()
+            self._settle()
+        else:
+            slot.kill()
+
+    def _slot(self, index: int) -> Slot:
+        if index not in self.slots:
+            raise SlotRefused(f"there is no slot-{index} now; there are {', '.join(f'slot-{i}' for i in self.slots)}")
+        return self.slots[index]
+
+    def _refuse_to_be_without(self, slot: Slot, done: str) -> None:
+        others = [other for other in self.active if other is not slot]
+        spares = [other for other in self.of(State.STANDBY) if not other.held]
+        if not others and not spares:
+            raise SlotRefused(f"slot-{slot.index} is the only one that serves: {done}, it would leave no active slot")
 
     # -- workers (pool.Watcher) --------------------------------------------------------------------------------------
 
@@ -218,9 +401,18 @@ class Supervisor:
     def worker_ended(self, worker: Worker) -> None:
         """Forget a worker; the slots see the end of its sockets themselves."""
         del self._workers[worker.index]
+        self._unrouted.discard(worker.index)
+        self._settle()
 
     def worker_routed(self, worker: Worker, epoch: int) -> None:
         """A worker has drained what the routes of ``epoch`` no longer name."""
+        if epoch == self._epoch:
+            self._unrouted.discard(worker.index)
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._unrouted and not self._stopping:
+            self._drained()
 
     def _introduce(self, worker: Worker, slot: Slot) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -230,6 +422,10 @@ class Supervisor:
             self._send(slot, to_slot, (ours.fileno(), worker.slab.fd))
             self._send(worker, to_worker, (theirs.fileno(),))
 
+    def _tell_workers(self, slot: Slot, kind: Kind, suspect: int = 0) -> None:
+        for worker in self._workers.values():
+            self._send(worker, pack(kind, cell=slot.index, generation=slot.generation, request=suspect))
+
     def _send(self, process: Slot | Worker, message: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
             process.child.channel.send(message, descriptors)
@@ -238,3 +434,9 @@ class Supervisor:
         except PeerStuck:
             log.error("%s does not read its messages; it is put down", process.child.name)
             process.child.kill()
+
+
+def _slowest_run_s(slot: Slot) -> float:
+    """The longest run that was measured at warm-up, in seconds."""
+    runs = [ms for model in slot.report.get("models", {}).values() for ms in model["run_ms"].values()]
+    return max(runs, default=0.0) / 1000

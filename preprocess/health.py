@@ -1,0 +1,57 @@
+"""Who hangs, and who is merely busy. Decides from the progress pages; no clock and no I/O here.
+
+A process shows progress by turning its main loop: with work to do it turns all the time, and an idle one turns when it
+is pinged. One that has not turned for ``limit_s`` hangs; but the time that it was ready to run and no core was free for
+it does not count, so that an overloaded machine is never mistaken for a broken process. How long an answer takes, or
+how much is waiting, plays no role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Heartbeat:
+    """What is known of one process's progress.
+
+    Args:
+        limit_s: seconds without a turn after which it hangs.
+        now: monotonic seconds.
+        waited: seconds in its life that the process could have run but had no core (``waited_for_cpu``); asked only
+            once the process has been silent for half its limit.
+    """
+
+    __slots__ = ("_delay", "_loops", "_since", "_waited", "limit_s")
+
+    def __init__(self, limit_s: float, now: float, waited: Callable[[], float]) -> None:
+        self.limit_s = limit_s
+        self._waited = waited
+        self._loops = -1
+        self._since = now
+        self._delay: float | None = None
+
+    def silent(self, loops: int, now: float) -> float:
+        """Seconds since the process was last seen to turn; call it regularly with the page's counter."""
+        if loops != self._loops:
+            self._loops = loops
+            self._since = now
+            self._delay = None
+        return now - self._since
+
+    def hangs(self, loops: int, now: float) -> bool:
+        """Whether the process hangs; arguments as for ``silent``."""
+        silent = self.silent(loops, now)
+        if silent < self.limit_s / 2:
+            return False
+        if self._delay is None:
+            self._delay = self._waited()
+        return silent >= self.limit_s and silent - (self._waited() - self._delay) >= self.limit_s
+
+
+def waited_for_cpu(pid: int) -> float:
+    """Seconds that all threads of a process have waited for a core so far (the kernel's run-queue delay)."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
