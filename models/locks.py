@@ -54,7 +54,8 @@ class ByteLocks:
         if start >= end:
             return 0
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
-        kind, _, at, length, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+        found: tuple[int, ...] = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+        kind, _, at, length, _ = found
         if kind == fcntl.F_UNLCK:
             return 0
         return length + self._held(start, at) + self._held(at + length, end)

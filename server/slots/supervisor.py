@@ -291,7 +291,7 @@ class Supervisor:
                 break
             if not slot.held:
                 slot.become(State.ACTIVE)
-                self.promotions += 1
+                self.promotions += all(started.done() for started in self._started)
         for slot in self.of(State.STANDBY):
             if len(self.of(State.AUDIT)) < self._config.audit and not slot.held:
                 slot.become(State.AUDIT)
