@@ -239,7 +239,7 @@ def _check(spec: ModelSpec, session: Any) -> None:
         if isinstance(tensor.shape[0], int) and (spec.max_batch > 1 or tensor.shape[0] != 1):
             raise ModelError(
                 f"model {spec.name}: model.toml says max_batch {spec.max_batch}, but {spec.path.name} fixes the batch "
-                f"axis of {tensor.name} at {tensor.shape[0]}; make it dynamic, or say max_batch = 1"
+                f"axis of {tensor.name} at {tensor.shape[0]}; make it dynamic, or fix it at 1 and say max_batch = 1"
             )
 
 
