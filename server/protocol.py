@@ -221,8 +221,8 @@ _hello = msgspec.msgpack.Decoder(tuple[Literal["hello"], Hello]).decode
 
 
 def max_message_bytes(max_frame_bytes: int) -> int:
-    """The largest message that a door reads: so far beyond a frame that one slightly too big is answered by name."""
-    return 2 * max_frame_bytes + 64 * 1024
+    """The largest message that a door reads. A frame slightly too big is answered by name, a larger one with 1009."""
+    return max_frame_bytes + 64 * 1024
 
 
 def decode_websocket_hello(message: bytes) -> Hello:

@@ -75,6 +75,7 @@ class HttpDoor:
     def __init__(self, exchange: Exchange, provider: Provider) -> None:
         self._exchange = exchange
         self._provider = provider
+        self._reading = 0  # bytes of bodies that have come so far; they share the budget's size with the mailboxes
 
     def app(self) -> Starlette:
         """The Starlette application with all routes."""
@@ -145,16 +146,50 @@ class HttpDoor:
         limit = self._exchange.limits.max_frame_bytes
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
-                body = await _read(request, limit)
+                body = await self._read(request, limit)
         except (TimeoutError, ClientDisconnect):
             return _answer(408, "timeout", "the body did not come", close=True)
-        if body is None:
+        except _TooLarge:
             return _answer(413, "too_large", f"the body is larger than {limit} bytes", close=True)
+        except _Busy:
+            return _answer(503, "busy", "too many bodies at once", self._exchange.limits.retry_after_ms, close=True)
         self._exchange.frame(lane, 0, body)
         await _first(reply.packet, _disconnected(request))
         if not reply.packet.done():
             return Response(status_code=499)  # nobody reads it
         return _reply_response(reply.packet.result(), self._exchange.limits.retry_after_ms)
+
+    async def _read(self, request: Request, limit: int) -> bytes:
+        """The body.
+
+        Raises:
+            _TooLarge: as soon as it is certain that it has more than `limit` bytes.
+            _Busy: the bodies that are being read would have more bytes than the mailboxes may have.
+        """
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise _TooLarge
+        pieces, size = [], 0
+        try:
+            async for piece in request.stream():
+                size += len(piece)
+                self._reading += len(piece)
+                if size > limit:
+                    raise _TooLarge
+                if self._reading > self._exchange.limits.mailbox_bytes:
+                    raise _Busy
+                pieces.append(piece)
+        finally:
+            self._reading -= size
+        return b"".join(pieces)
+
+
+class _TooLarge(Exception):
+    """The body has more bytes than a frame may have."""
+
+
+class _Busy(Exception):
+    """Too many bodies at once."""
 
 
 class _Reply:
@@ -210,20 +245,6 @@ def _page_headers(host: str) -> dict[str, str]:
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
-
-
-async def _read(request: Request, limit: int) -> bytes | None:
-    """The body, or None as soon as it is certain that it is larger than `limit`."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        return None
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            return None
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 async def _disconnected(request: Request) -> None:

@@ -11,6 +11,7 @@ before it knows the target, and takes an empty target as everybody. These parts 
 
 from __future__ import annotations
 
+import logging
 from typing import Any, cast
 from urllib.parse import parse_qs
 
@@ -29,6 +30,8 @@ from .origin import check_origin
 from .parsers import Envelope, auth_of, packet
 from .writer import Receive, Send
 
+log = logging.getLogger(__name__)
+
 _NO_POLLING = "only the websocket transport is served: create the client with transports: ['websocket']"
 
 
@@ -43,7 +46,14 @@ class SocketIODoor(socketio.AsyncServer):  # type: ignore[misc]  # it ships no t
     """
 
     def __init__(self, exchange: Exchange) -> None:
-        super().__init__(async_mode="asgi", async_handlers=False, monitor_clients=False, cors_allowed_origins=[])
+        super().__init__(
+            async_mode="asgi",
+            async_handlers=False,
+            monitor_clients=False,
+            cors_allowed_origins=[],
+            logger=log,  # without one, both libraries install handlers of their own
+            engineio_logger=log,
+        )
         self._exchange = exchange
         self.connections: dict[str, Connection] = {}
         self.on("connect", self._admit)
@@ -66,7 +76,8 @@ class SocketIODoor(socketio.AsyncServer):  # type: ignore[misc]  # it ships no t
         try:
             auth = auth_of(envelope)
         except BadMessage as error:
-            reason = {"message": error.message, "data": {"code": Refusal.BAD_REQUEST}}
+            refused = self._refusal(Refused(error.message, code=Refusal.BAD_REQUEST))
+            reason = refused.error_args
             await connection.say(packet(connection.flavour or SOCKETIO, 4, reason, envelope.namespace))
             return
         greeted = connection.lane is not None

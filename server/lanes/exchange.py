@@ -33,6 +33,8 @@ from .mailboxes import Mailboxes
 
 log = logging.getLogger(__name__)
 
+_LOGGED_CUTS = 100  # /metrics counts them all; whoever floods must not flood the log, too
+
 
 class Workers(Protocol):
     """What the exchange needs of the pool (``preprocess/pool.py``)."""
@@ -175,7 +177,8 @@ class Exchange:
         if not lane.cut:
             lane.cut = True
             self.accounts.cut[Fault.FLOOD] += 1
-            log.warning("lane %s is cut: it floods with bad messages, the last: %s", lane.id, error.message)
+            if self.accounts.cut[Fault.FLOOD] <= _LOGGED_CUTS:
+                log.warning("lane %s is cut: it floods with bad messages, the last: %s", lane.id, error.message)
         return False
 
     # -- time --------------------------------------------------------------------------------------------------------

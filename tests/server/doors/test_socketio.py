@@ -208,7 +208,7 @@ async def test_handshake_tells_whole_seconds_and_the_largest_message(gateway: Ga
     raw = await Raw.open(gateway)
     opened = json.loads((await raw.hear())[1:])
     assert opened == {
-        "sid": opened["sid"], "upgrades": [], "pingInterval": 25000, "pingTimeout": 20000, "maxPayload": 2162688
+        "sid": opened["sid"], "upgrades": [], "pingInterval": 25000, "pingTimeout": 20000, "maxPayload": 1114112
     }  # fmt: skip
     await raw.socket.close()
 
