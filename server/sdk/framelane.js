@@ -87,8 +87,8 @@ export class Client {
 
   /**
    * Listen to "result" (the server's object plus round_trip_ms and context), "dropped" ({seq, reason, message?,
-   * context}), "error" ({code, message}), "pace" ({interval_ms}) or "state" (the new situation). Returns a function
-   * that stops it.
+   * context}), "lost" ({seq, context}: no answer will come), "error" ({code, message}), "pace" ({interval_ms}) or
+   * "state" (the new situation). Returns a function that stops it.
    */
   on(name, listener) {
     if (!this.#listeners.has(name)) this.#listeners.set(name, new Set());
@@ -123,6 +123,7 @@ export class Client {
     const outcome = input(performance.now());
     this.#fitTransport();
     this.#pump();
+    for (const { seq, context } of this.#session.takeLost()) this.#emit("lost", { seq, context });
     this.#tell();
     return outcome;
   }
@@ -167,7 +168,7 @@ export class Client {
     }
     const { wakeAt } = this.#session;
     clearTimeout(this.#timer);
-    if (wakeAt === null) return;
+    if (wakeAt === Infinity) return;
     const wait = this.#session.wants(now) ? RETRY_WRITE_MS : Math.max(0, wakeAt - now);
     this.#timer = setTimeout(() => this.#act((at) => this.#session.tick(at)), wait);
   }

@@ -2,7 +2,7 @@
 // every second while results come (additive increase), and falls by a third when pictures are lost to load
 // (multiplicative decrease), so that many clients find their share without being told. Times are in milliseconds.
 
-const SLACK = 0.25; // of an interval: a camera's jitter must not cost every second picture
+const SLACK = 0.25; // of an interval, early or made up for: a camera's jitter must not cost every second picture
 const DECREASE = 0.67;
 const SETTLE_MS = 500; // several losses at once are one piece of news
 const SLOWEST_MS = 1000;
@@ -37,7 +37,7 @@ export class Pace {
   }
 
   sent(now) {
-    this.#next = Math.max(this.#next, now - this.#interval) + this.#interval;
+    this.#next = Math.max(this.#next, now - SLACK * this.#interval) + this.#interval;
   }
 
   answered() {

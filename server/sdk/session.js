@@ -25,10 +25,11 @@ export class Session {
   counts = { sent: 0, results: 0, dropped: {}, errors: 0, lost: 0, replaced: 0 };
   unanswered = new Map();
 
+  #lost = [];
   #held = null;
   #seq = 0;
   #attempts = 0;
-  #until = null;
+  #until = Infinity;
   #reconnectAfter = 0;
   #heard = 0;
   #random;
@@ -60,19 +61,21 @@ export class Session {
 
   /** `refused`, or `connect_error` with data. */
   refused(now, { code, message, retry_after_ms }) {
+    const event = retry_after_ms === undefined ? "refused" : "refused_for_now";
+    if (!(event in TABLE[this.state])) return;
     const why = { reason: code, message };
-    if (retry_after_ms === undefined) {
+    if (event === "refused") {
       this.#forget();
-      this.#enter("refused", why, null);
+      this.#enter(event, why);
     } else {
-      this.#leave("refused_for_now", now, retry_after_ms + this.#jitter(), why);
+      this.#leave(event, now, retry_after_ms + this.#jitter(), why);
     }
   }
 
   close() {
     this.#forget();
     this.#held = null;
-    this.#enter("close", {}, null);
+    this.#enter("close", {});
   }
 
   /** An event of the server. Returns the frame that it answers, or null; what does not fit the state is ignored. */
@@ -81,7 +84,7 @@ export class Session {
     if (name === "result" || name === "dropped" || name === "error") return this.#answered(now, name, body);
     if (!(name in TABLE[this.state])) return null;
     if (name === "ready") this.#ready(body);
-    else if (name === "waiting") this.#enter(name, body, null);
+    else if (name === "waiting") this.#enter(name, body);
     else if (name === "pace") this.pace.budget(body.interval_ms);
     else if (name === "drain") this.#drain(now, body);
     return null;
@@ -110,15 +113,20 @@ export class Session {
     if (!this.wants(now)) return null;
     const frame = { seq: this.#seq++, sentAt: now, ...this.#held };
     this.#held = null;
-    this.unanswered.set(frame.seq, { context: frame.context, sentAt: now });
+    this.unanswered.set(frame.seq, { seq: frame.seq, context: frame.context, sentAt: now });
     this.counts.sent += 1;
     this.pace.sent(now);
     return frame;
   }
 
+  /** The frames that got no answer and never will, `{seq, context, sentAt}`, since the last call. */
+  takeLost() {
+    return this.#lost.splice(0);
+  }
+
   /** What time alone changes. */
   tick(now) {
-    if (this.#until !== null && now >= this.#until) {
+    if (now >= this.#until) {
       if (this.state === "backoff") this.#enter("elapsed", {}, now + CONNECT_MS);
       else this.lost(now, "no answer");
     }
@@ -126,24 +134,24 @@ export class Session {
     if (oldest && now >= this.#giveUpAt(oldest)) this.#giveUp(now, oldest);
   }
 
-  /** When to call `tick` and `take` again, or null. */
+  /** When to call `tick` and `take` again; Infinity if time alone changes nothing. */
   get wakeAt() {
     const [oldest] = this.unanswered.values();
-    const moments = [this.#until, oldest && this.#giveUpAt(oldest)];
-    if (this.#held && this.#windowOpen()) moments.push(this.#dueAt());
-    return moments.reduce((first, moment) => (moment == null || first < moment ? first : moment), null);
+    const answer = oldest ? this.#giveUpAt(oldest) : Infinity;
+    const turn = this.#held && this.#windowOpen() ? this.#dueAt() : Infinity;
+    return Math.min(this.#until, answer, turn);
   }
 
   #ready(terms) {
     this.#attempts = 0;
     this.terms = Object.freeze(terms);
     this.pace.begin(terms.interval_ms);
-    this.#enter("ready", {}, null);
+    this.#enter("ready", {});
   }
 
   #drain(now, { reconnect_after_ms }) {
     this.#reconnectAfter = reconnect_after_ms;
-    this.#enter("drain", {}, null);
+    this.#enter("drain", {});
     this.#leaveWhenAnswered(now);
   }
 
@@ -154,7 +162,7 @@ export class Session {
     this.unanswered.delete(seq);
     this.#count(now, name, body);
     if (this.state === "draining") this.#leaveWhenAnswered(now);
-    return { seq, roundTrip: now - frame.sentAt, ...frame };
+    return { ...frame, roundTrip: now - frame.sentAt };
   }
 
   #count(now, name, { reason }) {
@@ -178,9 +186,7 @@ export class Session {
       this.lost(now, "no answer");
       return;
     }
-    const [seq] = this.unanswered.keys();
-    this.unanswered.delete(seq);
-    this.counts.lost += 1;
+    this.#lose(frame);
     this.pace.congested(now);
     if (this.state === "draining") this.#leaveWhenAnswered(now);
   }
@@ -191,16 +197,21 @@ export class Session {
     this.#enter(event, { ...why, retry_in_ms: wait }, now + wait);
   }
 
-  #enter(event, detail, until) {
+  #enter(event, detail, until = Infinity) {
     this.situation = Object.freeze({ ...detail, state: next(this.state, event) });
     this.#until = until;
   }
 
   /** A new connection is a new lane: what was unanswered stays so, and seq starts again. */
   #forget() {
-    this.counts.lost += this.unanswered.size;
-    this.unanswered.clear();
+    for (const frame of this.unanswered.values()) this.#lose(frame);
     this.#seq = 0;
+  }
+
+  #lose(frame) {
+    this.unanswered.delete(frame.seq);
+    this.counts.lost += 1;
+    this.#lost.push(frame);
   }
 
   #jitter() {
