@@ -129,7 +129,9 @@ class Links:
 
     def receive(self, descriptor: int) -> Finished:
         """What the slot at ``descriptor`` has finished."""
-        link = self._by_descriptor[descriptor]
+        link = self._by_descriptor.get(descriptor)
+        if link is None:
+            return []  # closed since the poll that named it
         try:
             messages = link.channel.receive()
         except PeerGone:
@@ -159,8 +161,11 @@ class Links:
         if link is None or link.generation != generation:
             return []
         finished: Finished = []
-        while link.open:
+        before = -1
+        while link.open and len(link.runs) != before:  # no end of file while a process that the slot forked lives on
+            before = len(link.runs)
             finished += self.receive(link.channel.fileno())
+        self._close(link)
         for run in link.runs.values():
             if suspect in (ALL, run.request):
                 run.suspicions += 1

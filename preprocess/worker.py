@@ -280,7 +280,7 @@ class Worker:
                 "inference_ms": round(task.inference * 1000, 3),
                 "total_ms": round((now - message.t0) * 1000, 3),
             }
-            packet = packets.encode_event(message.flavour, "result", {"seq": message.seq, **result, "timing": timing})
+            packet = packets.encode_event(message.flavour, "result", {**result, "seq": message.seq, "timing": timing})
             if len(packet) > self._config.packet_bytes:
                 raise PipelineError(f"the result has {len(packet)} bytes; the limit is {self._config.packet_bytes}")
         except Exception as problem:
@@ -295,8 +295,9 @@ class Worker:
     def _end(self, task: Task, fate: Fate, text: str = "", fatal: bool = False) -> None:
         """End a frame without a result; ``fatal`` says that it ended slots."""
         del self._tasks[task.message.request]
-        task.steps.close()
-        data = text.encode()[: self._config.packet_bytes]
+        with contextlib.suppress(Exception):  # a pipeline may await in its `finally`, or raise there
+            task.steps.close()
+        data = text.encode(errors="replace")[: self._config.packet_bytes]
         self._cells.packet(task.message.cell, len(data))[:] = data
         self._report(task.message, fate, len(data), 0, task.worked, task.inference, fatal)
 
