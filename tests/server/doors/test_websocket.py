@@ -1,62 +1,25 @@
 """The plain websocket, with real sockets: `websockets` as the client, msgpack by hand."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgpack
 import pytest
 import websockets
+from door_clients import Plain
 from fake_gateway import Gateway, run_gateway
 from fake_pool import EchoPool, FakePool
 
 
-class Client:
-    """One connection to /ws."""
-
-    def __init__(self, socket: websockets.ClientConnection) -> None:
-        self.socket = socket
-
-    @classmethod
-    async def open(cls, gateway: Gateway, **options: Any) -> "Client":
-        options = {"subprotocols": ["framelane.v1"], "proxy": None, "compression": None, **options}
-        return cls(await websockets.connect(gateway.ws, **options))
-
-    @classmethod
-    async def ready(cls, gateway: Gateway, hello: dict[str, Any] | None = None) -> "Client":
-        client = await cls.open(gateway)
-        await client.say("hello", hello or {})
-        name, client.greeting = await client.hear()
-        assert name == "ready"
-        return client
-
-    greeting: dict[str, Any]
-
-    async def say(self, *event: Any) -> None:
-        await self.socket.send(msgpack.packb(event))
-
-    async def hear(self) -> list[Any]:
-        async with asyncio.timeout(5):
-            return msgpack.unpackb(await self.socket.recv())
-
-    async def closed(self) -> int:
-        """Read to the end; the close code."""
-        with contextlib.suppress(websockets.ConnectionClosed):
-            async with asyncio.timeout(5):
-                while True:
-                    await self.socket.recv()
-        return self.socket.close_code
-
-
 @pytest.fixture
-async def client(gateway: Gateway) -> AsyncIterator[Client]:
-    opened = await Client.ready(gateway)
+async def client(gateway: Gateway) -> AsyncIterator[Plain]:
+    opened = await Plain.ready(gateway)
     yield opened
     await opened.socket.close()
 
 
-async def test_ready_says_what_the_client_must_know(gateway: Gateway, client: Client) -> None:
+async def test_ready_says_what_the_client_must_know(gateway: Gateway, client: Plain) -> None:
     lane = client.greeting.pop("lane")
     assert list(gateway.exchange.delivery.lanes) == [lane]
     assert client.greeting == {
@@ -66,7 +29,7 @@ async def test_ready_says_what_the_client_must_know(gateway: Gateway, client: Cl
     assert client.socket.subprotocol == "framelane.v1"
 
 
-async def test_frames_are_answered_in_order(gateway: Gateway, client: Client) -> None:
+async def test_frames_are_answered_in_order(gateway: Gateway, client: Plain) -> None:
     for seq in range(20):
         await client.say("frame", seq, b"picture %d" % seq)
         assert await client.hear() == [
@@ -102,7 +65,7 @@ async def test_frames_are_answered_in_order(gateway: Gateway, client: Client) ->
     ],
 )
 async def test_bad_message_is_answered_by_name_and_the_connection_lives(
-    gateway: Gateway, client: Client, message: Any, code: str, says: str
+    gateway: Gateway, client: Plain, message: Any, code: str, says: str
 ) -> None:
     await client.socket.send(msgpack.packb(message))
     name, error = await client.hear()
@@ -120,19 +83,19 @@ async def test_bad_message_is_answered_by_name_and_the_connection_lives(
      b"\x93\xa5frame\x01\xc6\xff\xff\xff\xff", b"\x93\xa2\xff\xff\x01\xc4\x00", b"\xdc\xff\xff" + b"\x80" * 65535],
     ids=["empty", "invalid", "nested", "nested_data", "huge_array", "truncated", "huge_bytes", "bad_utf8", "wide"],
 )  # fmt: skip
-async def test_hostile_bytes_are_answered_by_name(gateway: Gateway, client: Client, message: bytes) -> None:
+async def test_hostile_bytes_are_answered_by_name(gateway: Gateway, client: Plain, message: bytes) -> None:
     await client.socket.send(message)
     name, error = await client.hear()
     assert (name, error["code"]) == ("error", "bad_message")
 
 
-async def test_text_message_is_answered_by_name(client: Client) -> None:
+async def test_text_message_is_answered_by_name(client: Plain) -> None:
     await client.socket.send("frame")
     assert (await client.hear())[1] == {"code": "bad_message", "message": "a text message: /ws takes binary ones"}
 
 
 @pytest.mark.parametrize("again", [3, 2, 0])
-async def test_seq_must_rise(gateway: Gateway, client: Client, again: int) -> None:
+async def test_seq_must_rise(gateway: Gateway, client: Plain, again: int) -> None:
     await client.say("frame", 3, b"x")
     await client.hear()
     await client.say("frame", again, b"x")
@@ -142,20 +105,20 @@ async def test_seq_must_rise(gateway: Gateway, client: Client, again: int) -> No
 
 
 @pytest.mark.parametrize(("size", "says"), [(0, "empty"), (1024 * 1024 + 1, "limit is 1048576")])
-async def test_frame_of_impossible_size_is_invalid(client: Client, size: int, says: str) -> None:
+async def test_frame_of_impossible_size_is_invalid(client: Plain, size: int, says: str) -> None:
     await client.say("frame", 1, bytes(size))
     name, dropped = await client.hear()
     assert (name, dropped["seq"], dropped["reason"]) == ("dropped", 1, "invalid")
     assert says in dropped["message"]
 
 
-async def test_message_far_beyond_the_limit_closes(gateway: Gateway, client: Client) -> None:
+async def test_message_far_beyond_the_limit_closes(gateway: Gateway, client: Plain) -> None:
     await client.say("frame", 1, bytes(3 * 1024 * 1024))
     assert await client.closed() == 1009
     await gateway.until_gone()
 
 
-async def test_flood_of_bad_messages_is_cut(gateway: Gateway, client: Client) -> None:
+async def test_flood_of_bad_messages_is_cut(gateway: Gateway, client: Plain) -> None:
     async def flood() -> None:
         for _ in range(10_000):
             await client.say("nonsense")
@@ -183,7 +146,7 @@ async def test_flood_of_bad_messages_is_cut(gateway: Gateway, client: Client) ->
 )
 async def test_bad_hello_is_refused_by_name(first: bytes | str, code: int) -> None:
     async with run_gateway(EchoPool(), token="secret") as gateway:
-        client = await Client.open(gateway)
+        client = await Plain.open(gateway)
         await client.socket.send(first)
         name, refused = await client.hear()
         assert name == "refused"
@@ -195,13 +158,13 @@ async def test_bad_hello_is_refused_by_name(first: bytes | str, code: int) -> No
 
 async def test_right_token_comes_in() -> None:
     async with run_gateway(EchoPool(), token="secret") as gateway:
-        await (await Client.ready(gateway, {"token": "secret", "unknown": 1})).socket.close()
+        await (await Plain.ready(gateway, {"token": "secret", "unknown": 1})).socket.close()
 
 
 async def test_full_server_refuses_with_a_time_to_come_back() -> None:
     async with run_gateway(EchoPool(), max_clients=1) as gateway:
-        first = await Client.ready(gateway)
-        client = await Client.open(gateway)
+        first = await Plain.ready(gateway)
+        client = await Plain.open(gateway)
         await client.say("hello", {})
         assert await client.hear() == [
             "refused", {"code": "full", "message": "all places are taken", "retry_after_ms": 2000}
@@ -209,12 +172,12 @@ async def test_full_server_refuses_with_a_time_to_come_back() -> None:
         assert await client.closed() == 4503
         await first.socket.close()
         await gateway.until(lambda: not gateway.exchange.delivery.lanes)
-        await (await Client.ready(gateway)).socket.close()
+        await (await Plain.ready(gateway)).socket.close()
 
 
 async def test_no_hello_in_time_is_refused() -> None:
     async with run_gateway(EchoPool(), hello_timeout_s=0.1) as gateway:
-        client = await Client.open(gateway)
+        client = await Plain.open(gateway)
         assert (await client.hear())[0] == "refused"
         assert await client.closed() == 4408
         await gateway.until_gone()
@@ -225,7 +188,7 @@ async def test_no_hello_in_time_is_refused() -> None:
     [({"subprotocols": None}, 4400), ({"origin": "https://evil.example"}, 4403), ({"origin": "null"}, 4403)],
 )
 async def test_wrong_subprotocol_or_foreign_page_is_refused(gateway: Gateway, options: Any, code: int) -> None:
-    client = await Client.open(gateway, **options)
+    client = await Plain.open(gateway, **options)
     assert (await client.hear())[0] == "refused"
     assert await client.closed() == code
 
@@ -233,14 +196,14 @@ async def test_wrong_subprotocol_or_foreign_page_is_refused(gateway: Gateway, op
 async def test_own_page_and_allowed_pages_may_connect() -> None:
     async with run_gateway(EchoPool(), allowed_origins=("https://campaign.example",)) as gateway:
         for origin in (gateway.http, "https://campaign.example"):
-            client = await Client.open(gateway, origin=origin)
+            client = await Plain.open(gateway, origin=origin)
             await client.say("hello", {})
             assert (await client.hear())[0] == "ready"
             await client.socket.close()
 
 
 async def test_client_that_goes_before_its_hello_leaves_nothing(gateway: Gateway) -> None:
-    client = await Client.open(gateway)
+    client = await Plain.open(gateway)
     client.socket.transport.abort()
     await gateway.until_gone()
 
@@ -248,7 +211,7 @@ async def test_client_that_goes_before_its_hello_leaves_nothing(gateway: Gateway
 async def test_newer_frame_replaces_unstarted_one() -> None:
     pool = FakePool()
     async with run_gateway(pool) as gateway:
-        client = await Client.ready(gateway)
+        client = await Plain.ready(gateway)
         for seq in range(3):
             await client.say("frame", seq, b"x")
         assert await client.hear() == ["dropped", {"seq": 1, "reason": "superseded"}]
@@ -262,13 +225,13 @@ async def test_newer_frame_replaces_unstarted_one() -> None:
 async def test_result_of_a_client_that_left_reaches_nobody() -> None:
     pool = FakePool()
     async with run_gateway(pool) as gateway:
-        client = await Client.ready(gateway)
+        client = await Plain.ready(gateway)
         await client.say("frame", 0, b"x")
         await gateway.until(lambda: bool(pool.jobs))
         await client.socket.close()
         await gateway.until_gone()
         assert pool.cancelled == [1]
-        again = await Client.ready(gateway)
+        again = await Plain.ready(gateway)
         pool.finish()
         await again.say("frame", 0, b"mine")
         await gateway.until(lambda: bool(pool.jobs))
@@ -281,7 +244,7 @@ async def test_result_of_a_client_that_left_reaches_nobody() -> None:
 
 async def test_waiting_frame_expires_though_no_worker_comes() -> None:
     async with run_gateway(FakePool(credits=0), deadline_ms=100) as gateway:
-        client = await Client.ready(gateway)
+        client = await Plain.ready(gateway)
         await client.say("frame", 0, b"x")
         assert await client.hear() == ["dropped", {"seq": 0, "reason": "expired"}]
         await client.socket.close()
@@ -290,7 +253,7 @@ async def test_waiting_frame_expires_though_no_worker_comes() -> None:
 async def test_policy_queue_keeps_every_frame_in_order() -> None:
     pool = FakePool()
     async with run_gateway(pool, queue_depth=3) as gateway:
-        client = await Client.ready(gateway, {"policy": "queue"})
+        client = await Plain.ready(gateway, {"policy": "queue"})
         assert client.greeting["window"] == 4
         for seq in range(5):
             await client.say("frame", seq, b"x")
@@ -306,8 +269,8 @@ async def test_policy_queue_keeps_every_frame_in_order() -> None:
 async def test_client_that_stops_reading_is_shed_then_cut_and_leaves_nothing() -> None:
     pool = FakePool(credits=1)
     async with run_gateway(pool, stall_s=0.3, outbox_messages=4, deadline_ms=60_000) as gateway:
-        client = await Client.ready(gateway)
-        other = await Client.ready(gateway)
+        client = await Plain.ready(gateway)
+        other = await Plain.ready(gateway)
         client.socket.transport.pause_reading()
         lane = next(iter(gateway.exchange.delivery.lanes.values()))
         seq = 0
@@ -332,7 +295,7 @@ async def test_client_that_stops_reading_is_shed_then_cut_and_leaves_nothing() -
 async def test_slow_reader_that_reads_again_gets_what_is_still_fresh() -> None:
     pool = FakePool(credits=1)
     async with run_gateway(pool, deadline_ms=60_000) as gateway:
-        client = await Client.ready(gateway)
+        client = await Plain.ready(gateway)
         client.socket.transport.pause_reading()
         lane = next(iter(gateway.exchange.delivery.lanes.values()))
         seq = 0
