@@ -177,7 +177,7 @@ class Links:
         return finished
 
     def quarantine(self, slot: int, generation: int) -> list[Run]:
-        """The slot's process cannot be killed, and may still write into its cells: what was in flight there is parked."""
+        """The slot cannot be killed, and may still write into its cells: what was in flight there is parked."""
         link = self._links.get(slot)
         if link is None or link.generation != generation:
             return []

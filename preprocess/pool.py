@@ -34,6 +34,7 @@ _MODULE = "framelane.preprocess.worker"
 _SHORT_LIFE_S = 10.0
 _PING_S = 0.5
 _MAX_START_FAILURES = 5
+_FATES = tuple(Fate)
 _ESTIMATE_WEIGHT = 0.1
 
 
@@ -204,7 +205,7 @@ class Pool:
 
         The caller has made sure that ``free`` is not 0. ``on_done`` is called exactly once for it, later.
         """
-        worker = max(self.workers.values(), key=_free_credits)
+        worker = self._least_loaded()
         cell = worker.cells.pop()
         self._next = request = self._next + 1
         job.submitted = now = time.monotonic()
@@ -220,6 +221,14 @@ class Pool:
         self._send(worker, message)
         return request
 
+    def _least_loaded(self) -> Worker:
+        best, most = None, 0
+        for worker in self.workers.values():
+            if worker.serving and len(worker.cells) > most:
+                best, most = worker, len(worker.cells)
+        assert best is not None, "submit needs a free credit"
+        return best
+
     def cancel(self, request: int) -> None:
         """Its client has left: the worker need not go on. ``on_done`` is called all the same."""
         worker = self._holders.get(request)
@@ -229,7 +238,7 @@ class Pool:
     def _finished(self, worker: Worker, message: Message) -> None:
         job, cell = worker.jobs.pop(message.request)
         del self._holders[message.request]
-        fate = Fate(message.status)
+        fate = _FATES[message.status]
         data = bytes(self._frames.packet(cell, message.length)) if message.length else b""
         state = bytes(self._frames.state(cell, message.state)) if message.state else b""
         worker.cells.append(cell)
@@ -385,7 +394,3 @@ class Pool:
         except PeerStuck:
             log.error("worker-%d does not read its messages; it is put down", worker.index)
             worker.child.kill()
-
-
-def _free_credits(worker: Worker) -> int:
-    return len(worker.cells) if worker.serving else 0

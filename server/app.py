@@ -37,7 +37,7 @@ from .doors.routes import Doors
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .plan import Plan
-from .protocol import MAX_RESULT_BYTES
+from .protocol import MAX_RESULT_BYTES, max_message_bytes
 from .slots.supervisor import SlotsConfig, Supervisor
 
 log = logging.getLogger("framelane")
@@ -179,7 +179,7 @@ class Replica:
             access_log=False,
             lifespan="off",
             ws="websockets-sansio",
-            ws_max_size=self._settings.max_frame_bytes + 64 * 1024,
+            ws_max_size=max_message_bytes(self._settings.max_frame_bytes),
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=1,
             server_header=False,
@@ -223,6 +223,7 @@ class Replica:
         pool.submit(proof)
         done = await result
         pool.on_done = others
+        pool.on_credit()
         if done.fate not in (Fate.OK, Fate.INVALID):
             raise StartFailed(
                 f"pipeline {self._settings.pipeline} fails on the sample picture: {done.message or done.fate.name}"
