@@ -33,6 +33,7 @@ log = logging.getLogger("framelane.children")
 START_FAILED = 3
 """Exit status of a child that could not start: the reason is in its report, and trying again will not help."""
 
+_LEAVE_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _REPORT_AT = 1 << 20
 _ENVIRONMENT = {
@@ -173,14 +174,15 @@ def watch(child: Child, hear: Callable[[Message], None], ended: Callable[[int], 
     """
     loop = asyncio.get_running_loop()
     listening = True
+    leaving: asyncio.TimerHandle | None = None
 
     def readable() -> bool:
-        nonlocal listening
+        nonlocal leaving
         try:
             messages = child.channel.receive()
         except PeerGone:
             stop_listening()
-            child.kill()
+            leaving = loop.call_later(_LEAVE_S, child.kill)  # until then its interpreter may tidy up
             return False
         for message in messages:
             hear(message)
@@ -197,6 +199,8 @@ def watch(child: Child, hear: Callable[[Message], None], ended: Callable[[int], 
         while listening and readable():
             pass
         stop_listening()
+        if leaving is not None:
+            leaving.cancel()
         ended(child.reap())
 
     loop.add_reader(child.channel.fileno(), readable)

@@ -1,0 +1,26 @@
+"""A slot's process whose model ends it on one input, as a fault in a native library would; run in place of the real.
+
+``double`` dies by SIGKILL while it runs an item whose first number is 66.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+
+from framelane.models.session import Bound, OnnxSession
+from framelane.server.slots import process
+
+POISON = 66
+
+_run = OnnxSession.run
+
+
+def run(self: OnnxSession, items: Sequence[Bound]) -> None:
+    if any(item.inputs[0].flat[0] == POISON for item in items):
+        os.kill(os.getpid(), signal.SIGKILL)
+    _run(self, items)
+
+
+if __name__ == "__main__":
+    OnnxSession.run = run
+    process.main()
