@@ -6,7 +6,7 @@ of a window are those that other programs left to it: on a machine of our own al
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from framelane.loadtests.figures import Figure, ratios
 from framelane.loadtests.stage import Stage, server_cpu_ms
@@ -15,45 +15,53 @@ from framelane.loadtests.windows import Window
 UNLOADED_PAUSE_MS = 30.0
 
 
+class Round(NamedTuple):
+    """The four windows of a round."""
+
+    bare: Window
+    bare_alone: Window
+    server: Window
+    server_alone: Window
+
+
 class Speed:
-    """Rounds of bare, server, server with one client, bare with pauses; every other round the other way round."""
+    """Rounds of bare and server, each saturated and with one client; every other round the other way round."""
 
     name = "speed"
     title = "Speed against the bare loop"
     most_rounds = 100
 
     def __init__(self) -> None:
-        self._bare: list[Window] = []
-        self._server: list[Window] = []
-        self._bare_alone: list[Window] = []
-        self._server_alone: list[Window] = []
+        self._rounds: list[Round] = []
 
     def measure_round(self, stage: Stage, number: int) -> None:
         """See ``Section``."""
-        steps = (self._measure_bare, self._measure_server)
-        for step in steps if number % 2 == 0 else steps[::-1]:
-            step(stage)
-
-    def _measure_bare(self, stage: Stage) -> None:
-        self._bare.append(stage.bare_window())
-        self._bare_alone.append(stage.bare_window(processes=1, lanes=1, pause_ms=UNLOADED_PAUSE_MS))
-
-    def _measure_server(self, stage: Stage) -> None:
-        with stage.server() as server:
-            self._server.append(stage.load_window(server))
-            self._server_alone.append(stage.load_window(server, clients=1, pause_ms=UNLOADED_PAUSE_MS))
+        if number % 2 == 0:
+            bare = _measure_bare(stage)
+            server = _measure_server(stage)
+        else:
+            server = _measure_server(stage)
+            bare = _measure_bare(stage)
+        self._rounds.append(Round(*bare, *server))
 
     def figures(self) -> list[Figure]:
         """See ``Section``."""
-        rounds = min(len(self._bare_alone), len(self._server_alone))
-        bare, server = self._bare[:rounds], self._server[:rounds]
-        return [*_saturated(bare, server), *_alone(self._bare_alone[:rounds], self._server_alone[:rounds])]
+        rounds = self._rounds
+        saturated = _saturated([found.bare for found in rounds], [found.server for found in rounds])
+        return [*saturated, *_alone([found.bare_alone for found in rounds], [found.server_alone for found in rounds])]
 
     def details(self) -> Any:
         """See ``Section``."""
-        kinds = ("bare", "server", "bare_alone", "server_alone")
-        windows = zip(self._bare, self._server, self._bare_alone, self._server_alone, strict=False)
-        return [{kind: w.record() for kind, w in zip(kinds, row, strict=True)} for row in windows]
+        return [{kind: window.record() for kind, window in found._asdict().items()} for found in self._rounds]
+
+
+def _measure_bare(stage: Stage) -> tuple[Window, Window]:
+    return stage.bare_window(), stage.bare_window(processes=1, lanes=1, pause_ms=UNLOADED_PAUSE_MS)
+
+
+def _measure_server(stage: Stage) -> tuple[Window, Window]:
+    with stage.server() as server:
+        return stage.load_window(server), stage.load_window(server, clients=1, pause_ms=UNLOADED_PAUSE_MS)
 
 
 def _saturated(bare: list[Window], server: list[Window]) -> list[Figure]:

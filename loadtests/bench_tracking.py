@@ -16,8 +16,10 @@ from framelane.loadtests.processes import clean_environment
 from framelane.loadtests.stage import Stage
 from framelane.loadtests.windows import Window
 
-PLAIN = {"tracking": False, "scaled_decoding": False}
-TRACKED = {"tracking": True, "scaled_decoding": True}
+_OPTIONS = {
+    "plain": {"tracking": False, "scaled_decoding": False},
+    "tracked": {"tracking": True, "scaled_decoding": True},
+}
 
 
 class Tracking:
@@ -28,7 +30,7 @@ class Tracking:
     most_rounds = 100
 
     def __init__(self) -> None:
-        self._windows: dict[str, list[Window]] = {"plain": [], "tracked": []}
+        self._rounds: list[tuple[Window, Window]] = []
         self._agreement: dict[str, Any] = {}
 
     def measure_round(self, stage: Stage, number: int) -> None:
@@ -36,15 +38,15 @@ class Tracking:
         if not self._agreement:
             self._agreement = _agreement()
             stage.say(f"agreement: {self._agreement}")
-        steps = (("plain", PLAIN), ("tracked", TRACKED))
-        for kind, options in steps if number % 2 == 0 else steps[::-1]:
-            with stage.server(options) as server:
-                self._windows[kind].append(stage.load_window(server, real_time=True))
+        windows: dict[str, Window] = {}
+        for kind in ("plain", "tracked") if number % 2 == 0 else ("tracked", "plain"):
+            with stage.server(_OPTIONS[kind]) as server:
+                windows[kind] = stage.load_window(server, real_time=True)
+        self._rounds.append((windows["plain"], windows["tracked"]))
 
     def figures(self) -> list[Figure]:
         """See ``Section``."""
-        rounds = min(map(len, self._windows.values()))
-        plain, tracked = ([window.fps for window in windows[:rounds]] for windows in self._windows.values())
+        plain, tracked = ([found[kind].fps for found in self._rounds] for kind in (0, 1))
         found = self._agreement
         return [
             Figure(
@@ -61,8 +63,8 @@ class Tracking:
 
     def details(self) -> Any:
         """See ``Section``."""
-        windows = {kind: [window.record() for window in windows] for kind, windows in self._windows.items()}
-        return {**windows, "agreement": self._agreement}
+        rounds = [{"plain": plain.record(), "tracked": tracked.record()} for plain, tracked in self._rounds]
+        return {"rounds": rounds, "agreement": self._agreement}
 
 
 def _told(name: str, found: dict[str, Any], key: str, bar: float | None = None) -> Figure:
