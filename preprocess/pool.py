@@ -4,7 +4,8 @@ A worker has as many credits as it may hold frames; credit *k* of worker *w* is 
 memory. Credits are never counted: they are the cells that no frame in flight uses. Everything here runs on the event
 loop's thread and returns at once; the only copies are the frame's bytes into its cell and the finished packet out.
 
-A few more workers than serve are parked, ready: one of them takes a dead one's place at once.
+A few more workers than serve are parked, ready: one of them takes a dead one's place at once. One more, at the lowest
+priority, is started when the first long job (``/v1/audit``) asks for it; it never serves clients.
 
 When a worker dies, end of file on its channel closes its books: what it had finished was read before, and is delivered;
 what it still held is ``failed``. Its cells are used again only by its replacement, which is started when the old
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -34,6 +36,7 @@ _MODULE = "framelane.preprocess.worker"
 _SHORT_LIFE_S = 10.0
 _PING_S = 0.5
 _MAX_START_FAILURES = 5
+_LOWEST_PRIORITY = 19
 _FATES = tuple(Fate)
 _ESTIMATE_WEIGHT = 0.1
 
@@ -42,7 +45,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers serve, how many more are parked, and what they run.
 
     ``hang_s`` is how long a worker may go without turning its loop; ``memory_limit`` bounds its data, in bytes (0: no
-    bound).
+    bound). ``audit``: there may be a worker for long jobs; its progress page follows those of the others.
     """
 
     workers: int
@@ -57,6 +60,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     spares: int = 0
     hang_s: float = 3.0
     memory_limit: int = 0
+    audit: bool = False
     search_path: str = ""
     log_level: str = "INFO"
 
@@ -99,12 +103,15 @@ class Done(NamedTuple):
     inference_s: float
     fatal: bool = False
     """The frame ended its worker, or two slots."""
+    lost: bool = False
+    """Its worker died while it held the frame."""
 
 
 class Worker:
     """One worker process, this incarnation of it."""
 
-    __slots__ = ("born", "cells", "child", "generation", "heartbeat", "index", "jobs", "ready", "serving", "slab")
+    __slots__ = ("audit", "born", "cells", "child", "generation", "heartbeat", "index", "jobs", "ready", "serving",
+                 "slab")  # fmt: skip
 
     def __init__(
         self, index: int, generation: int, child: Child, slab: Memory, cells: range, hang_s: float = 3.0
@@ -117,12 +124,15 @@ class Worker:
         self.jobs: dict[int, tuple[Job, int]] = {}
         self.ready = False
         self.serving = False
+        self.audit = False
         self.born = time.monotonic()
         self.heartbeat = Heartbeat(hang_s, self.born, functools.partial(waited_for_cpu, child.pid))
 
     @property
     def state(self) -> str:
-        """For status and readiness: "starting", "parked" or "active"."""
+        """For status and readiness: "starting", "parked", "audit" or "active"."""
+        if self.audit and self.ready:
+            return "audit"
         return "active" if self.serving else "parked" if self.ready else "starting"
 
 
@@ -160,6 +170,8 @@ class Pool:
     Attributes:
         on_done: called once for every frame that was submitted.
         on_credit: called when a worker has joined.
+        on_audit: as ``on_done``, for the frames of long jobs.
+        on_audit_credit: called when the worker for long jobs has become ready.
         estimate_s: moving average of the seconds from ``submit`` to the result.
         restarts, hangs: how often a worker had to be replaced, and was put down since it hung.
         on_fatal: called when no worker is left and none can be started again.
@@ -170,13 +182,14 @@ class Pool:
         self._pages = pages
         self._watcher = watcher
         self._count = config.workers + config.spares
+        places = self._count + config.audit
         self._memory = Memory.create(
-            "frames", FrameCells.size(self._count * config.credits, config.frame_bytes, config.packet_bytes)
+            "frames", FrameCells.size(places * config.credits, config.frame_bytes, config.packet_bytes)
         )
         self._frames = FrameCells(self._memory, config.frame_bytes, config.packet_bytes)
         self._next = 0
         self._holders: dict[int, Worker] = {}
-        self._failures = [0] * self._count
+        self._failures = [0] * places
         self._stopping = False
         self._started: list[asyncio.Future[None]] = []
         self._ended = asyncio.Event()
@@ -187,6 +200,8 @@ class Pool:
         self.estimate_s = 0.0
         self.on_done: Callable[[Done], None] = lambda _done: None
         self.on_credit: Callable[[], None] = lambda: None
+        self.on_audit: Callable[[Done], None] = lambda _done: None
+        self.on_audit_credit: Callable[[], None] = lambda: None
         self.on_fatal: Callable[[StartFailed], None] = lambda _error: None
 
     # -- frames ------------------------------------------------------------------------------------------------------
@@ -205,7 +220,19 @@ class Pool:
 
         The caller has made sure that ``free`` is not 0. ``on_done`` is called exactly once for it, later.
         """
-        worker = self._least_loaded()
+        return self._begin(self._least_loaded(), job)
+
+    @property
+    def audit_free(self) -> bool:
+        """Whether a frame of a long job could be submitted now."""
+        worker = self.workers.get(self._count)
+        return worker is not None and worker.ready and bool(worker.cells)
+
+    def submit_audit(self, job: Job) -> int:
+        """Give a frame to the worker for long jobs, as ``submit``; ``on_audit`` is called for it, later."""
+        return self._begin(self.workers[self._count], job)
+
+    def _begin(self, worker: Worker, job: Job) -> int:
         cell = worker.cells.pop()
         self._next = request = self._next + 1
         job.submitted = now = time.monotonic()
@@ -242,14 +269,16 @@ class Pool:
         data = bytes(self._frames.packet(cell, message.length)) if message.length else b""
         state = bytes(self._frames.state(cell, message.state)) if message.state else b""
         worker.cells.append(cell)
+        on_done = self.on_audit if worker.audit else self.on_done
         if fate is Fate.OK:
-            taken = message.t0 - job.submitted
-            self.estimate_s += (taken - self.estimate_s) * (_ESTIMATE_WEIGHT if self.estimate_s else 1.0)
-            self.on_done(Done(message.request, job, fate, data, state, "", message.f0, message.f1))
+            if not worker.audit:
+                taken = message.t0 - job.submitted
+                self.estimate_s += (taken - self.estimate_s) * (_ESTIMATE_WEIGHT if self.estimate_s else 1.0)
+            on_done(Done(message.request, job, fate, data, state, "", message.f0, message.f1))
         else:
             text = data.decode("utf-8", "replace")
             fatal = bool(message.model)
-            self.on_done(Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal))
+            on_done(Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal))
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -264,6 +293,20 @@ class Pool:
         for index in range(self._count):
             self._spawn(index, 0)
         await asyncio.gather(*self._started)
+
+    async def start_audit(self) -> None:
+        """Start the worker for long jobs, unless it is there, and wait until it has proven itself.
+
+        Raises:
+            StartFailed: it could not start; the message says why.
+        """
+        index = self._count
+        if index not in self.workers and (len(self._started) == index or index in self.given_up):
+            self.given_up.pop(index, None)
+            self._failures[index] = 0
+            self._started[index:] = [asyncio.get_running_loop().create_future()]
+            self._spawn(index, 0)
+        await asyncio.shield(self._started[index])
 
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish what they hold, then end them; those that take longer are killed."""
@@ -308,6 +351,9 @@ class Pool:
             _MODULE, f"worker-{index}", settings, self._pages, config.first_page + index, (self._memory.fd, slab.fd)
         )
         worker = Worker(index, generation, child, slab, range(first, first + config.credits), config.hang_s)
+        if index == self._count:
+            worker.audit = True
+            os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)
         self.workers[index] = worker
         watch(child, lambda message: self._hear(worker, message), lambda status: self._died(worker, status))
         self._watcher.worker_started(worker)
@@ -321,12 +367,15 @@ class Pool:
             worker.ready = True
             if not self._started[worker.index].done():
                 self._started[worker.index].set_result(None)
-            self._fill()
+            if worker.audit:
+                self.on_audit_credit()
+            else:
+                self._fill()
 
     def _fill(self) -> None:
         """Let parked workers serve until as many do as shall."""
         missing = self._config.workers - sum(worker.serving for worker in self.workers.values())
-        parked = [worker for worker in self.workers.values() if worker.ready and not worker.serving]
+        parked = [worker for worker in self.workers.values() if worker.state == "parked"]
         for worker in parked[: max(0, missing)]:
             worker.serving = True
             self.on_credit()
@@ -336,14 +385,17 @@ class Pool:
         self._watcher.worker_ended(worker)
         self._fill()
         culprit = worker.child.progress.read().request
+        on_done = self.on_audit if worker.audit else self.on_done
         for request, (job, _cell) in worker.jobs.items():
             del self._holders[request]
-            self.on_done(Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, request == culprit))
+            fatal = request == culprit
+            on_done(Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, fatal, lost=True))
         worker.slab.close()
         if self._stopping:
             self._ended.set()
         elif not self._started[worker.index].done():
             self._started[worker.index].set_exception(worker.child.failure())
+            del self._started[self._count :]  # the next long job may try again
         else:
             self._replace(worker, status)
         worker.child.close()

@@ -25,6 +25,7 @@ import uvicorn
 
 from framelane.models.registry import Registry
 from framelane.preprocess.children import StartFailed
+from framelane.preprocess.clip_reader import ClipLimits
 from framelane.preprocess.headers import Limits as ImageLimits
 from framelane.preprocess.memory import Memory, ModelCells
 from framelane.preprocess.messages import Fate
@@ -33,12 +34,15 @@ from framelane.preprocess.pool import Done, Job, Pool, PoolConfig, describe_pipe
 from framelane.preprocess.progress import PAGE_BYTES
 
 from .config import ConfigError, Settings
+from .doors.admin import AdminDoor
+from .doors.audit import AuditDoor
 from .doors.routes import Doors
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .plan import Plan
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
-from .slots.supervisor import SlotsConfig, Supervisor
+from .slots.auditor import Auditor, AuditorConfig
+from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
 
 log = logging.getLogger("framelane")
 
@@ -48,6 +52,9 @@ _WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot
 _PROOF_LIMIT_S = 30.0
 _USER_TIMEOUT_MS = 10_000
 _BACKLOG = 2048
+_PAGES_FOR_AUDIT = 2  # its worker's and its clip reader's
+_STOP_S = 0.5
+_CLOSE_S = 0.5
 _DRAIN_FIRST_MS = 500
 _DRAIN_SPREAD_MS = 5000
 
@@ -67,10 +74,11 @@ class Replica:
         self._fatal: StartFailed | None = None
         self._draining = asyncio.Event()
         self._started = time.time()
-        self._pages = Memory.create("pages", PAGE_BYTES * plan.processes)
+        self._pages = Memory.create("pages", PAGE_BYTES * (plan.processes + _PAGES_FOR_AUDIT))
         self._pool: Pool | None = None
         self._slots: Supervisor | None = None
         self._exchange: Exchange | None = None
+        self._auditor: Auditor | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then drain.
@@ -80,22 +88,25 @@ class Replica:
         """
         self._install_signals()
         pool, slots, exchange = await self._build()
+        auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
         sock = self._listen()
-        server = _Server(self._uvicorn_config(Doors(exchange, self)))
+        server = _Server(self._uvicorn_config(self._doors(exchange, auditor)))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
-        ticking = asyncio.create_task(self._tick(pool, slots, exchange))
+        auditing = asyncio.create_task(auditor.run())
+        ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor))
         pool.on_fatal = slots.on_fatal = self._give_up
         try:
             await self._start(pool, slots, sock)
             await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
-            await self._drain(exchange)
+            await self._drain(exchange, auditor)
             if self._fatal is not None:
                 raise self._fatal
         finally:
             ticking.cancel()
-            server.should_exit = True
-            await asyncio.wait([serving])
-            await asyncio.gather(pool.stop(1.0), slots.stop(1.0))
+            await auditor.stop()
+            auditing.cancel()
+            await self._take_down(server, serving, pool, slots)
+            auditor.close()
             sock.close()
 
     # -- building ----------------------------------------------------------------------------------------------------
@@ -142,9 +153,31 @@ class Replica:
             spares=plan.spare_workers,
             hang_s=_WORKER_PATIENCE * settings.hang_limit,
             memory_limit=settings.worker_memory << 20,
+            audit=plan.can_audit,
             search_path=os.getcwd(),
             log_level=settings.log_level,
         )
+
+    def _auditor_config(self, stateful: bool) -> AuditorConfig:
+        settings = self._settings
+        clip = ClipLimits(
+            frame_bytes=settings.max_frame_bytes,
+            max_pixels=settings.max_pixels,
+            memory_limit=settings.worker_memory << 20,
+            log_level=settings.log_level,
+        )
+        return AuditorConfig(
+            clip=clip,
+            clip_bytes=settings.audit_bytes,
+            page=self._plan.processes + 1,
+            stateful=stateful,
+            retention_s=settings.audit_retention,
+        )
+
+    def _doors(self, exchange: Exchange, auditor: Auditor) -> Doors:
+        audit = AuditDoor(auditor, self, exchange.limits)
+        admin = AdminDoor(self, self._settings.admin_token)
+        return Doors(exchange, self, [*audit.routes(), *admin.routes()])
 
     def _limits(self, stateful: bool) -> Limits:
         settings = self._settings
@@ -229,25 +262,39 @@ class Replica:
                 f"pipeline {self._settings.pipeline} fails on the sample picture: {done.message or done.fate.name}"
             )
 
-    async def _tick(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
+    async def _tick(self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             exchange.tick()
             now = time.monotonic()
             pool.check(now)
             slots.check(now)
+            auditor.check_time(now)
 
     def _give_up(self, error: StartFailed) -> None:
         self._fatal = error
         self._draining.set()
 
-    async def _drain(self, exchange: Exchange) -> None:
-        """Finish what was admitted, within the limit."""
+    async def _drain(self, exchange: Exchange, auditor: Auditor) -> None:
+        """Finish what was admitted, within the limit; long jobs end, since they could go on for ever."""
         log.info("draining: %d clients, %d frames inside", len(exchange.delivery.lanes), exchange.accounts.inside)
-        exchange.drain(_DRAIN_FIRST_MS, _DRAIN_SPREAD_MS)
         until = time.monotonic() + self._settings.drain_limit
+        exchange.drain(_DRAIN_FIRST_MS, _DRAIN_SPREAD_MS)
+        await auditor.stop()
         while exchange.accounts.inside and time.monotonic() < until:  # noqa: ASYNC110 - books ring no bell
             await asyncio.sleep(0.02)
+
+    async def _take_down(
+        self, server: uvicorn.Server, serving: asyncio.Task[None], pool: Pool, slots: Supervisor
+    ) -> None:
+        """Close the sockets and end the processes, in less than a second; what does not go by itself is cut."""
+        server.should_exit = True
+        stopping = asyncio.gather(pool.stop(_STOP_S), slots.stop(_STOP_S))
+        await asyncio.wait([serving], timeout=_CLOSE_S)
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # its client takes no part in the closing
+        await asyncio.wait([serving])
+        await stopping
 
     def _install_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -273,6 +320,17 @@ class Replica:
         """The device that the slots have proven to run on."""
         devices = {slot.report.get("device", "?") for slot in self._slots.active} if self._slots else set()
         return ", ".join(sorted(devices)) or "none yet"
+
+    def operate(self, verb: str, slot: int) -> None:
+        """Carry out an operator's verb; see ``doors.admin.Operated``."""
+        if self._slots is None or not self._proven or self._draining.is_set():
+            raise SlotRefused("not while this server starts or goes away")
+        verbs = {"promote": self._slots.promote, "drain": self._slots.drain, "restart": self._slots.restart}
+        verbs[verb](slot)
+
+    def drain(self) -> None:
+        """Begin to drain, as SIGTERM does."""
+        self._draining.set()
 
     def ready(self) -> list[str]:
         """Why this replica cannot serve now; empty when it can."""
@@ -310,6 +368,7 @@ class Replica:
             ],
             "restarts": {"workers": pool.restarts if pool else 0, "slots": slots.restarts if slots else 0},
             "promotions": slots.promotions if slots else 0,
+            "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},
             "hangs": {"workers": pool.hangs if pool else 0, "slots": slots.hangs if slots else 0},
             "given_up": {
                 **({f"worker-{index}": why for index, why in pool.given_up.items()} if pool else {}),

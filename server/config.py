@@ -78,6 +78,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_limit: Annotated[float, Meta(ge=0, le=600, description="seconds that SIGTERM leaves for admitted frames")] = (
         10.0
     )
+    audit_bytes: Annotated[
+        int, Meta(ge=1024, le=64 * 2**30, description="largest clip that a long job (/v1/audit) may bring, in bytes")
+    ] = 256 * 2**20
+    audit_retention: Annotated[
+        float, Meta(ge=1, le=86_400, description="seconds that the results of a long job are kept after its end")
+    ] = 600.0
+    admin_token: Annotated[
+        str, Meta(description="what operators' verbs need (better as a variable: a command line can be read by others)")
+    ] = ""
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="least severe of the log lines that are written")
     ] = "INFO"
@@ -126,7 +135,8 @@ def _check(key: str, value: Any, origin: str) -> None:
         msgspec.convert({key: value}, Settings, strict=False)
     except msgspec.ValidationError as error:
         text = str(error).partition(" - at ")[0]
-        raise ConfigError(f"{key} = {value!r} ({origin}): {text}") from None
+        shown = "…" if "token" in key else repr(value)
+        raise ConfigError(f"{key} = {shown} ({origin}): {text}") from None
 
 
 def _read_file(file: Path | None) -> dict[str, Any]:

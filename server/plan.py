@@ -36,6 +36,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...]
 
     @property
+    def can_audit(self) -> bool:
+        """Whether long jobs can be run: on an audit slot, or on a standby that is lent."""
+        return self.audit_slots + self.standby_slots > 0
+
+    @property
     def slots(self) -> int:
         """Slots of all kinds."""
         return self.active_slots + self.standby_slots + self.audit_slots
@@ -59,7 +64,8 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
     slots, why_slots = _given(settings.active_slots) or _slots(device, cores)
     credits, why_credits = _given(settings.credits) or (_CREDITS, "one in the worker, and one in or before each stage")
     all_slots = slots + settings.standby_slots + settings.audit_slots
-    processes = workers + settings.spare_workers + all_slots + 1
+    can_audit = settings.audit_slots + settings.standby_slots > 0
+    processes = workers + settings.spare_workers + all_slots + 1 + can_audit
     if processes * _PROCESS_BYTES > machine.memory:
         raise ConfigError(
             f"{workers + settings.spare_workers} workers and {all_slots} slots need about "
@@ -72,6 +78,7 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
         Choice("active slots", str(slots), why_slots),
         Choice("spare workers", str(settings.spare_workers), "parked and ready to take a dead one's place"),
         Choice("standby slots", str(settings.standby_slots), "warm spares that take over at once"),
+        Choice("audit slots", str(settings.audit_slots), _audit_note(settings)),
         Choice("credits", f"{credits} per worker", why_credits),
         Choice("memory", f"{machine.memory / 2**30:.1f} GiB", machine.memory_from),
     )
@@ -95,6 +102,14 @@ def _slots(device: Device, cores: int) -> tuple[int, str]:
     if device.kind in ("cuda", "tensorrt", "sim"):
         return 1, "one run at a time on one device; raise it where `framelane density` shows that it pays"
     return cores, "one per core: each runs its models on one thread"
+
+
+def _audit_note(settings: Settings) -> str:
+    if settings.audit_slots:
+        return "reserved for long jobs (POST /v1/audit)"
+    if settings.standby_slots:
+        return "long jobs (POST /v1/audit) borrow a standby"
+    return "long jobs are refused; --audit-slots 1 or --standby-slots 1 allows them"
 
 
 def _device_note(device: Device) -> str:

@@ -6,15 +6,14 @@
     GET  /metrics       Prometheus               GET  /v1/status   JSON for people and tools
     POST /v1/infer      one image in, JSON out: a lane of its own that lives for one frame
 
-None of these waits behind frames.
+None of these waits behind frames. Long jobs are in ``audit.py``, operators' verbs in ``admin.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -35,6 +34,7 @@ from framelane.server.lanes.lane import Lane
 from framelane.server.ops.metrics import render
 from framelane.server.protocol import Drop, Hello, Refusal
 
+from .answers import answer, json_answer
 from .origin import check_origin
 
 _STATIC = Path(__file__).parent / "static"
@@ -70,11 +70,13 @@ class HttpDoor:
     Args:
         exchange: where the frames of /v1/infer go.
         provider: readiness and status.
+        further: routes of other doors.
     """
 
-    def __init__(self, exchange: Exchange, provider: Provider) -> None:
+    def __init__(self, exchange: Exchange, provider: Provider, further: Sequence[BaseRoute] = ()) -> None:
         self._exchange = exchange
         self._provider = provider
+        self._further = further
         self._reading = 0  # bytes of bodies that have come so far; they share the budget's size with the mailboxes
 
     def app(self) -> Starlette:
@@ -87,6 +89,7 @@ class HttpDoor:
                 Route("/metrics", self.metrics),
                 Route("/v1/status", self.status),
                 Route("/v1/infer", self.infer, methods=["POST"]),
+                *self._further,
                 Mount("/static", _Static(directory=_STATIC, check_dir=False)),
                 Mount("/sdk", _Scripts(directory=_SDK, check_dir=False)),
             ]
@@ -96,7 +99,7 @@ class HttpDoor:
         """The demo page."""
         path = _STATIC / "index.html"
         if not path.is_file():
-            return _answer(404, "not_found", "this build has no page")
+            return answer(404, "not_found", "this build has no page")
         return FileResponse(path, headers=_page_headers(request.headers.get("host", "")))
 
     async def livez(self, _request: Request) -> Response:
@@ -106,31 +109,33 @@ class HttpDoor:
     async def readyz(self, _request: Request) -> Response:
         """Whether frames can be served, and if not, why."""
         reasons = self._provider.ready()
-        if self._exchange.draining:
+        if self._exchange.draining and "draining" not in reasons:
             reasons = ["draining", *reasons]
-        return _json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+        return json_answer(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
 
     async def metrics(self, _request: Request) -> Response:
         """All counters."""
-        return Response(render(self._exchange), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            render(self._exchange, self._provider.status()), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     async def status(self, _request: Request) -> Response:
         """What runs here, and how many clients it serves."""
         lanes = {"connected": len(self._exchange.delivery.lanes), "waiting": 0}
-        return _json(200, {**self._provider.status(), "lanes": lanes, "draining": self._exchange.draining})
+        return json_answer(200, {**self._provider.status(), "lanes": lanes, "draining": self._exchange.draining})
 
     async def infer(self, request: Request) -> Response:
         """One image in, its result as JSON out."""
         reasons = self._provider.ready()
         if reasons:
-            return _answer(503, "not_ready", "; ".join(reasons), self._exchange.limits.retry_after_ms)
+            return answer(503, "not_ready", "; ".join(reasons), self._exchange.limits.retry_after_ms)
         reply = _Reply(asyncio.get_running_loop().create_future())
         try:
             lane = self._enter(request, reply)
         except Refused as refusal:
             self._exchange.accounts.turned_away[refusal.code] += 1
             retry = refusal.retry_after_ms
-            return _answer(_REFUSED_STATUS[Refusal(refusal.code)], refusal.code, refusal.message, retry)
+            return answer(_REFUSED_STATUS[Refusal(refusal.code)], refusal.code, refusal.message, retry)
         try:
             return await self._infer(request, lane, reply)
         finally:
@@ -148,11 +153,11 @@ class HttpDoor:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
                 body = await self._read(request, limit)
         except (TimeoutError, ClientDisconnect):
-            return _answer(408, "timeout", "the body did not come", close=True)
+            return answer(408, "timeout", "the body did not come", close=True)
         except _TooLarge:
-            return _answer(413, "too_large", f"the body is larger than {limit} bytes", close=True)
+            return answer(413, "too_large", f"the body is larger than {limit} bytes", close=True)
         except _Busy:
-            return _answer(503, "busy", "too many bodies at once", self._exchange.limits.retry_after_ms, close=True)
+            return answer(503, "busy", "too many bodies at once", self._exchange.limits.retry_after_ms, close=True)
         self._exchange.frame(lane, 0, body)
         await _first(reply.packet, _disconnected(request))
         if not reply.packet.done():
@@ -270,20 +275,4 @@ def _reply_response(packet: bytes, retry_after_ms: int) -> Response:
     reason = str(dropped.get("reason", dropped.get("code", "failed")))
     status = _DROPPED_STATUS.get(Drop(reason), 503) if reason in list(Drop) else 500
     message = dropped.get("message") or _MESSAGES.get(Drop(reason), "not now")
-    return _answer(status, reason, message, retry_after_ms if status == 503 else None)
-
-
-def _answer(
-    status: int, code: str, message: str, retry_after_ms: int | None = None, *, close: bool = False
-) -> Response:
-    body: dict[str, Any] = {"code": code, "message": message}
-    response_headers = {"connection": "close"} if close else {}
-    if retry_after_ms is not None:
-        body["retry_after_ms"] = retry_after_ms
-        response_headers["retry-after"] = str(math.ceil(retry_after_ms / 1000))
-    return _json(status, body, response_headers)
-
-
-def _json(status: int, body: Any, response_headers: dict[str, str] | None = None) -> Response:
-    content = msgspec.json.encode(body)
-    return Response(content, status, response_headers, media_type="application/json")
+    return answer(status, reason, message, retry_after_ms if status == 503 else None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from starlette.routing import BaseRoute
 
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.protocol import SOCKETIO_PATH, WEBSOCKET_PATH
@@ -19,10 +22,11 @@ class Doors:
     Args:
         exchange: where clients and frames go.
         provider: readiness and status of the rest of the server.
+        further: routes of long jobs and operators.
     """
 
-    def __init__(self, exchange: Exchange, provider: Provider) -> None:
-        self.http = HttpDoor(exchange, provider)
+    def __init__(self, exchange: Exchange, provider: Provider, further: Sequence[BaseRoute] = ()) -> None:
+        self.http = HttpDoor(exchange, provider, further)
         self.socketio = SocketIODoor(exchange)
         self.websocket = WebSocketDoor(exchange)
         self._pages: Any = self.http.app()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,6 +14,8 @@ from prometheus_client.registry import Collector
 from framelane.server.lanes.accounts import AGE_BUCKETS_S, Accounts
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.protocol import Drop, Fault, Refusal
+
+from .processes import ProcessCollector
 
 
 class AccountsCollector(Collector):
@@ -43,10 +46,11 @@ class AccountsCollector(Collector):
         yield _ages(accounts)
 
 
-def render(exchange: Exchange) -> bytes:
-    """The text of /metrics, in Prometheus' exposition format 0.0.4."""
+def render(exchange: Exchange, status: Mapping[str, Any]) -> bytes:
+    """The text of /metrics, in Prometheus' exposition format 0.0.4; ``status`` is what /v1/status says."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AccountsCollector(exchange))
+    registry.register(ProcessCollector(status))
     return generate_latest(registry)
 
 

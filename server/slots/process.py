@@ -4,6 +4,8 @@
 what has arrived, run the oldest request (with others for the same model, up to its best batch), answer. It never waits
 to fill a batch: with nothing to do it sleeps in epoll, with something to do it runs it. Inputs and outputs lie in the
 workers' slabs, and are bound to the sessions once per cell.
+
+On a CPU, runs for long jobs are lent a thread of lower priority, so that they take what clients leave.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from .permits import Permits
 log = logging.getLogger("framelane.slot")
 
 _LOW_PRIORITY = 15
+_AUDIT_PRIORITY = 10
 _Result = TypeVar("_Result")
 
 
@@ -53,10 +56,16 @@ class SlotConfig(msgspec.Struct, frozen=True):
 
 
 class Peer:
-    """One worker as this slot sees it: its channel, and its cells as the sessions have bound them."""
+    """One worker as this slot sees it: its channel, and its cells as the sessions have bound them.
 
-    def __init__(self, channel: Channel, memory: Memory, cells: list[ModelCells], sessions: list[Session]) -> None:
+    ``audit``: it works on long jobs.
+    """
+
+    def __init__(
+        self, channel: Channel, memory: Memory, cells: list[ModelCells], sessions: list[Session], audit: bool
+    ) -> None:
         self.channel = channel
+        self.audit = audit
         self.open = True
         self._memory = memory
         self._slab = Slab(memory, cells)
@@ -99,6 +108,7 @@ class Slot:
         self._epoch = 0
         self._active = False
         self._stopping = False
+        self._quiet: ThreadPoolExecutor | None = None
         device = config.device.name
         self._permits = Permits(device, config.permits) if config.permits else contextlib.nullcontext()
 
@@ -113,6 +123,7 @@ class Slot:
             if self._waiting:
                 events = self._epoll.poll(0)
             else:
+                self._progress.wait(0)
                 self._progress.asleep(now())
                 events = self._epoll.poll()
                 self._progress.awake(now())
@@ -130,17 +141,17 @@ class Slot:
     def _hear_gateway(self) -> None:
         for message in self._gateway.receive():
             if message.kind == Kind.PEER:
-                self._meet()
+                self._meet(bool(message.status))
             elif message.kind == Kind.ROUTES:
                 self._epoch = message.epoch
                 self._active = bool(message.request >> self._config.slot & 1)
             elif message.kind == Kind.STOP:
                 self._stopping = True
 
-    def _meet(self) -> None:
+    def _meet(self, audit: bool) -> None:
         channel = Channel(socket.socket(fileno=self._gateway.descriptors.popleft()))
         memory = Memory.attach(self._gateway.descriptors.popleft())
-        self._peers[channel.fileno()] = Peer(channel, memory, self._config.cells, self._sessions)
+        self._peers[channel.fileno()] = Peer(channel, memory, self._config.cells, self._sessions, audit)
         self._epoll.register(channel.fileno(), select.EPOLLIN)
 
     def _hear_worker(self, descriptor: int) -> None:
@@ -191,14 +202,24 @@ class Slot:
             return
         self._progress.start(due[0].message.request if len(due) == 1 else ALL, started)
         try:
-            model = due[0].message.model
             with self._permits:
-                self._sessions[model].run([request.peer.bound(model, request.message.cell) for request in due])
+                self._run_session(due)
         except Exception as error:
             self._run_failed(due, error)
         else:
             self._answer_all(due, started)
         self._progress.finish(len(due))
+
+    def _run_session(self, batch: list[Request]) -> None:
+        model = batch[0].message.model
+        session = self._sessions[model]
+        items = [request.peer.bound(model, request.message.cell) for request in batch]
+        if session.device == "cpu" and all(request.peer.audit for request in batch):
+            if self._quiet is None:
+                self._quiet = ThreadPoolExecutor(1, initializer=_lower_priority, initargs=(_AUDIT_PRIORITY,))
+            self._quiet.submit(session.run, items).result()
+        else:
+            session.run(items)
 
     def _answer_all(self, batch: list[Request], started: float) -> None:
         seconds = time.monotonic() - started
@@ -246,11 +267,16 @@ def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
     return sessions, report
 
 
+def _lower_priority(nice: int) -> None:
+    """Of this thread alone."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
 def _at_low_priority(function: Callable[[SlotConfig], _Result], config: SlotConfig) -> _Result:
     """Call it on a thread of its own, whose priority is low: a process may not raise its own priority again later."""
 
     def call() -> _Result:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
+        _lower_priority(_LOW_PRIORITY)
         return function(config)
 
     with ThreadPoolExecutor(1) as executor:

@@ -9,6 +9,10 @@ that nothing of it is in flight there any more. So at most ``active`` runs go on
 Health is progress, not speed (``preprocess/health.py``): a slot that does not turn its loop is killed, and a standby
 takes its place when its end is certain. One that cannot be killed is quarantined: workers send copies elsewhere, and
 leave the cells that it might still write into alone until it has ended.
+
+Long jobs (``/v1/audit``) have a worker of their own, whose routes lead to slots in the state "audit" only. Without such
+a slot they borrow a standby. Clients go first: when an active slot is missing and there is no standby, an audit slot
+takes its place at once (what it runs for the job at that moment, it finishes before), and the job waits for the next.
 """
 
 from __future__ import annotations
@@ -114,6 +118,7 @@ class Supervisor:
         slots: those that have a process now, by number.
         restarts, promotions, hangs: how often that happened.
         on_fatal: called when no slot is left and none can be started again.
+        on_audit: called after every change of the routes; ``of(State.AUDIT)`` says what long jobs have now.
     """
 
     def __init__(self, config: SlotsConfig, pages: Memory) -> None:
@@ -124,6 +129,7 @@ class Supervisor:
         self._unrouted: set[int] = set()
         self._failures = [0] * self.count
         self._stopping = False
+        self._audit_wanted = False
         self._ended = asyncio.Event()
         self._started: list[asyncio.Future[None]] = []
         self.slots: dict[int, Slot] = {}
@@ -132,6 +138,7 @@ class Supervisor:
         self.promotions = 0
         self.hangs = 0
         self.on_fatal: Callable[[StartFailed], None] = lambda _error: None
+        self.on_audit: Callable[[], None] = lambda: None
 
     @property
     def count(self) -> int:
@@ -280,34 +287,53 @@ class Supervisor:
     # -- routes ------------------------------------------------------------------------------------------------------
 
     def _fill(self, prefer: int | None = None) -> None:
-        """Promote standbys until ``active`` slots are active and ``audit`` reserved, and tell everybody the routes.
+        """Promote until ``active`` slots are active, reserve slots for long jobs, and tell everybody the routes.
 
         Args:
             prefer: the number of the standby that goes first.
         """
         standbys = sorted(self.of(State.STANDBY), key=lambda slot: (slot.index != prefer, slot.index))
         for slot in standbys:
-            if len(self.active) + len(self.of(State.DRAINING)) >= self._config.active:
-                break
-            if not slot.held:
-                slot.become(State.ACTIVE)
-                self.promotions += all(started.done() for started in self._started)
-        for slot in self.of(State.STANDBY):
-            if len(self.of(State.AUDIT)) < self._config.audit and not slot.held:
-                slot.become(State.AUDIT)
+            if self._missing and not slot.held:
+                self._activate(slot)
+        for slot in self.of(State.AUDIT):
+            if self._missing:
+                slot.become(State.STANDBY)
+                self._activate(slot)
+        self._reserve(max(self._config.audit, self._audit_wanted))
         self._route()
+
+    @property
+    def _missing(self) -> int:
+        return max(0, self._config.active - len(self.active) - len(self.of(State.DRAINING)))
+
+    def _activate(self, slot: Slot) -> None:
+        slot.become(State.ACTIVE)
+        self.promotions += all(started.done() for started in self._started)
+
+    def _reserve(self, wanted: int) -> None:
+        """Let as many slots serve long jobs."""
+        for slot in self.of(State.AUDIT)[wanted:]:
+            slot.become(State.STANDBY)
+        for slot in self.of(State.STANDBY):
+            if len(self.of(State.AUDIT)) < wanted and not slot.held:
+                slot.become(State.AUDIT)
 
     def _route(self) -> None:
         self._epoch += 1
         self._unrouted = set(self._workers)
-        routes = self._routes()
+        routes = self._routes(State.ACTIVE, State.AUDIT)
         for slot in self.slots.values():
             self._send(slot, routes)
         for worker in self._workers.values():
-            self._send(worker, routes)
+            self._send(worker, self._routes_of(worker))
+        self.on_audit()
 
-    def _routes(self) -> bytes:
-        mask = sum(1 << slot.index for slot in self.active)
+    def _routes_of(self, worker: Worker) -> bytes:
+        return self._routes(State.AUDIT if worker.audit else State.ACTIVE)
+
+    def _routes(self, *states: State) -> bytes:
+        mask = sum(1 << slot.index for slot in self.slots.values() if slot.state in states)
         return pack(Kind.ROUTES, epoch=self._epoch, request=mask)
 
     def _drained(self) -> None:
@@ -319,6 +345,19 @@ class Supervisor:
                 slot.kill()
         if draining:
             self._fill(self._preferred)
+
+    # -- long jobs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def can_audit(self) -> bool:
+        """Whether there is, or will be, a slot that can serve long jobs."""
+        return self._config.audit + self._config.standby > 0
+
+    def want_audit(self, wanted: bool) -> None:
+        """Long jobs begin, or the last one has ended: borrow a standby, unless a slot is reserved, or give it back."""
+        self._audit_wanted = wanted
+        if not self._stopping:
+            self._fill()
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -386,7 +425,7 @@ class Supervisor:
     def _refuse_to_be_without(self, slot: Slot, done: str) -> None:
         others = [other for other in self.active if other is not slot]
         spares = [other for other in self.of(State.STANDBY) if not other.held]
-        if not others and not spares:
+        if not others and not spares and not self.of(State.AUDIT):
             raise SlotRefused(f"slot-{slot.index} is the only one that serves: {done}, it would leave no active slot")
 
     # -- workers (pool.Watcher) --------------------------------------------------------------------------------------
@@ -396,7 +435,7 @@ class Supervisor:
         self._workers[worker.index] = worker
         for slot in self.slots.values():
             self._introduce(worker, slot)
-        self._send(worker, self._routes())
+        self._send(worker, self._routes_of(worker))
 
     def worker_ended(self, worker: Worker) -> None:
         """Forget a worker; the slots see the end of its sockets themselves."""
@@ -417,7 +456,7 @@ class Supervisor:
     def _introduce(self, worker: Worker, slot: Slot) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, theirs:
-            to_slot = pack(Kind.PEER, cell=worker.index, generation=worker.generation)
+            to_slot = pack(Kind.PEER, cell=worker.index, generation=worker.generation, status=worker.audit)
             to_worker = pack(Kind.PEER, cell=slot.index, generation=slot.generation, length=slot.index)
             self._send(slot, to_slot, (ours.fileno(), worker.slab.fd))
             self._send(worker, to_worker, (theirs.fileno(),))

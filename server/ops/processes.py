@@ -1,0 +1,63 @@
+"""/metrics of the processes and the long jobs, read off what /v1/status says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from framelane.server.slots.audit import FOLLOWERS, JobState
+from framelane.server.slots.states import State
+
+_WORKER_STATES = ("starting", "parked", "active", "audit")
+
+
+class ProcessCollector(Collector):
+    """Workers and slots by state, and what happened to them; long jobs by state.
+
+    Args:
+        status: the body of /v1/status, as ``app.py`` tells it; parts that it lacks are left out.
+    """
+
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, in the order in which /metrics shows them."""
+        status = self._status
+        yield self._states("slots", "Slots", [state.value for state in State])
+        yield self._states("workers", "Workers", _WORKER_STATES)
+        if "promotions" in status:
+            promotions = "Slots that took another one's place"
+            yield CounterMetricFamily("framelane_promotions", promotions, value=status["promotions"])
+        yield from self._events("restarts", "Processes that were started again")
+        yield from self._events("hangs", "Processes that were put down since they made no progress")
+        yield from self._jobs()
+
+    def _states(self, kind: str, text: str, states: Any) -> Metric:
+        family = GaugeMetricFamily(f"framelane_{kind}", f"{text} by state", labels=["state"])
+        counts = Counter(entry["state"] for entry in self._status.get(kind, ()))
+        for state in dict.fromkeys([*states, *counts]):
+            family.add_metric([state], counts[state])
+        return family
+
+    def _events(self, name: str, text: str) -> Iterator[Metric]:
+        if name in self._status:
+            family = CounterMetricFamily(f"framelane_{name}", text, labels=["kind"])
+            for kind, count in self._status[name].items():
+                family.add_metric([kind], count)
+            yield family
+
+    def _jobs(self) -> Iterator[Metric]:
+        jobs = self._status.get("audit", {}).get("jobs")
+        if not jobs:
+            return
+        now = GaugeMetricFamily("framelane_audit_jobs", "Long jobs that have not ended, by state", labels=["state"])
+        ended = CounterMetricFamily("framelane_audit_jobs_ended", "Long jobs that have ended", labels=["state"])
+        for state in JobState:
+            (now if FOLLOWERS[state] else ended).add_metric([state.value], jobs[state.value])
+        yield now
+        yield ended
