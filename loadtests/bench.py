@@ -7,6 +7,7 @@ Sections:
   tracking  what scaled decoding and tracking bring on a moving face, and cost
   memory    PSS of each process, of idle connections; seconds from start to ready
   calls     Python calls per frame in the gateway
+  peers     with --peers: other servers of the same pipeline, in the same rounds
 
 Sections are measured round by round, one after another, so that whatever drifts over minutes meets all of them. Every
 figure is the median of the rounds with their spread. A window in which other programs used more than 4 % of the cores
@@ -40,6 +41,7 @@ from rich.table import Table
 
 from framelane.loadtests.bench_calls import Calls
 from framelane.loadtests.bench_memory import MemoryUse
+from framelane.loadtests.bench_peers import VERSIONS, Peers
 from framelane.loadtests.bench_speed import Speed
 from framelane.loadtests.bench_tracking import Tracking
 from framelane.loadtests.clips import moving_face
@@ -155,12 +157,34 @@ def _version(library: str) -> str | None:
         return None
 
 
+class PeerNames(click.ParamType[tuple[str, ...]]):
+    """``asyncio,mosec`` as a tuple of known peers."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
+        """See click."""
+        names = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        if unknown := [name for name in names if name not in VERSIONS]:
+            self.fail(f"{unknown[0]!r} is no peer: {', '.join(VERSIONS)}", param, context)
+        return names
+
+
+def _sections(only: Sequence[str], peers: Sequence[str], environments: Path) -> list[Section]:
+    """The sections asked for: with peers alone, only those."""
+    chosen = [SECTIONS[name]() for name in only or (() if peers else SECTIONS)]
+    return [*chosen, Peers(peers, environments)] if peers else chosen
+
+
 @click.command(help=__doc__)
 @click.option("-r", "--rounds", type=click.IntRange(1), default=4, show_default=True, help="rounds to measure")
 @click.option("-s", "--seconds", type=click.FloatRange(1), default=8.0, show_default=True, help="length of a window")
 @click.option("-c", "--clients", type=click.IntRange(1), default=16, show_default=True, help="closed-loop clients")
 @click.option("--patience", type=click.IntRange(0), default=2, show_default=True, help="repeats of a disturbed window")
 @click.option("--only", type=click.Choice(list(SECTIONS)), multiple=True, help="this section (may be repeated)")
+@click.option(
+    "--peers", type=PeerNames(), default=(), help=f"comma-separated, of {', '.join(VERSIONS)}; these are installed"
+)
 @click.option("--serve", multiple=True, metavar="ARG", help="further argument for `framelane serve` (may be repeated)")
 @click.option("--quick", is_flag=True, help="one short round of speed; only a look, too short to judge by")
 @click.option(
@@ -179,7 +203,7 @@ def main(context: click.Context, /, output: Path, quick: bool, **given: Any) -> 
         given |= {key: value for key, value in QUICK.items() if context.get_parameter_source(key) is default}
     facts = machine()
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    bench = Bench([SECTIONS[name]() for name in given["only"] or SECTIONS], given["rounds"], console)
+    bench = Bench(_sections(given["only"], given["peers"], output.parent / "peers"), given["rounds"], console)
     effort = Effort(
         seconds=given["seconds"], clients=given["clients"], patience=given["patience"], serve=tuple(given["serve"])
     )

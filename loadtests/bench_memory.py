@@ -1,4 +1,7 @@
-"""Memory and start: PSS of each process after a while under load, what idle connections add, seconds to ready."""
+"""Memory and start: PSS of each process after a while under load, what idle connections add, seconds to ready.
+
+PSS divides the pages of libraries among all processes that use them: other Pythons on the machine make it look smaller.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 from framelane.loadtests import rfc6455
 from framelane.loadtests.figures import Figure
 from framelane.loadtests.generator import NotServed, enter
-from framelane.loadtests.processes import Memory, Server, memory, total_pss
+from framelane.loadtests.processes import Memory, Server, memory, shared_bytes, total_pss
 from framelane.loadtests.stage import Stage
 from framelane.server.protocol import SOCKETIO_PATH
 
@@ -30,6 +33,7 @@ class MemoryUse:
 
     def __init__(self) -> None:
         self._processes: list[list[tuple[str, Memory]]] = []
+        self._shared: list[int] = []
         self._starts: list[float] = []
         self._idle: dict[str, list[float]] = {"/ws": [], "Socket.IO": []}
 
@@ -40,6 +44,7 @@ class MemoryUse:
             stage.load_window(server)
             time.sleep(_SETTLE_S)
             self._processes.append([(role, memory(pid)) for pid, role in server.roles().items()])
+            self._shared.append(shared_bytes(server.pids()))
         for door, open_one in (("/ws", enter), ("Socket.IO", enter_socketio)):
             with stage.server(arguments=["--max-clients", str(IDLE_CONNECTIONS + 100)]) as server:
                 self._starts.append(server.start_seconds)
@@ -63,7 +68,7 @@ class MemoryUse:
         ]
         return [
             *own,
-            Figure(name="  shared memory, all processes", unit="MB", rounds=self._shared()),
+            Figure(name="  shared memory, once", unit="MB", rounds=tuple(size / _MB for size in self._shared)),
             *idle,
             Figure(name="start to ready", unit="s", rounds=tuple(self._starts), bar=5),
         ]
@@ -71,15 +76,17 @@ class MemoryUse:
     def details(self) -> Any:
         """See ``Section``."""
         processes = [[{"role": role, **used._asdict()} for role, used in found] for found in self._processes]
-        return {"processes": processes, "start_seconds": self._starts, "idle_connection_bytes": self._idle}
+        return {
+            "processes": processes,
+            "shared_bytes": self._shared,
+            "start_seconds": self._starts,
+            "idle_connection_bytes": self._idle,
+        }
 
     def _largest(self, role: str) -> tuple[float, ...]:
         """Round by round, the largest process of a role: the bar holds for each."""
         sizes = [[used.own / _MB for name, used in found if name == role] for found in self._processes]
         return tuple(max(found) for found in sizes if found)
-
-    def _shared(self) -> tuple[float, ...]:
-        return tuple(sum(used.shared for _, used in found) / _MB for found in self._processes)
 
 
 def _bytes_per_connection(server: Server, open_one: Callable[[str, int], socket.socket]) -> float:

@@ -16,8 +16,9 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
@@ -127,12 +128,15 @@ class Generator:
     def connect(self, host: str, port: int, clients: int) -> None:
         """Bring the clients in, one after another. Raises NotServed, HandshakeFailed or OSError."""
         for number in range(clients):
-            connection = enter(host, port)
+            connection = self._enter(host, port)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             connection.setblocking(False)
             client = Client(connection, number * len(self._messages) // clients)
             self._clients[connection.fileno()] = client
             self._epoll.register(connection, select.EPOLLIN)
+
+    def _enter(self, host: str, port: int) -> socket.socket:
+        return enter(host, port)
 
     def run(self) -> None:
         """Send and receive until the process is stopped."""
@@ -172,9 +176,12 @@ class Generator:
         place = int(now * self._fps) if self._fps else seq
         message = self._messages[(place + client.offset) % len(self._messages)]
         _SEQ.pack_into(message.head, message.seq_at, seq)
-        sent = client.socket.sendmsg((message.head, message.data))
-        if sent < message.size:
-            client.unsent = (bytes(message.head) + message.data)[sent:]
+        self._write(client, (message.head, message.data), message.size)
+
+    def _write(self, client: Client, parts: Sequence[bytes | bytearray], size: int) -> None:
+        sent = client.socket.sendmsg(parts)
+        if sent < size:
+            client.unsent = b"".join(parts)[sent:]
             self._epoll.modify(client.socket, select.EPOLLIN | select.EPOLLOUT)
 
     def _send_rest(self, client: Client) -> None:
@@ -231,6 +238,16 @@ class Generator:
             self._send(client)
 
 
+def _generator(
+    clip: FrameFile, tally: Tally, post: str | None, form: bool, pause_ms: float, real_time: bool
+) -> Generator:
+    if post is None:
+        return Generator(clip, tally, pause_ms / 1000, real_time)
+    from framelane.loadtests.posts import Posts
+
+    return Posts(clip, tally, post, form)
+
+
 @click.command(help=__doc__)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, required=True)
@@ -239,9 +256,13 @@ class Generator:
 @click.option("--clients", default=16, show_default=True)
 @click.option("--pause-ms", default=0.0, show_default=True, help="between an answer and the next frame")
 @click.option("--real-time", is_flag=True, help="send the frame that a camera would see now")
-def main(host: str, port: int, frames: Path, tally: Path, clients: int, pause_ms: float, real_time: bool) -> None:
+@click.option("--post", metavar="PATH", help="POST to this path instead of using /ws, without pauses")
+@click.option("--form", is_flag=True, help="with --post: a form with the frame as its `file`")
+def main(
+    host: str, port: int, frames: Path, tally: Path, clients: int, post: str | None, form: bool, **pace: Any
+) -> None:
     """Entry point of the process."""
-    generator = Generator(FrameFile.load(frames), Tally(tally), pause_ms / 1000, real_time)
+    generator = _generator(FrameFile.load(frames), Tally(tally), post, form, **pace)
     try:
         generator.connect(host, port, clients)
         gc.freeze()

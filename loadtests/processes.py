@@ -45,14 +45,22 @@ class Process:
     Args:
         arguments: what to run with this Python: ``["-m", module, …]``.
         log: the file for its output.
+        environment: its variables; ``clean_environment()`` unless given.
+        python: another interpreter than this one.
     """
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
         self._log = log
         self._name = " ".join(arguments[:3])
         with log.open("wb") as output:
             self.popen = subprocess.Popen(
-                [sys.executable, *arguments],
+                [python, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -214,6 +222,18 @@ def memory(pid: int) -> Memory:
         elif not line[0].isupper():
             is_shared = "/memfd:" in line
     return Memory(own, shared)
+
+
+def shared_bytes(pids: Iterable[int]) -> int:
+    """Bytes of all memory files that these processes hold, each once, whether touched yet or not."""
+    files: dict[int, int] = {}
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(link).startswith("/memfd:"):
+                    found = link.stat()
+                    files[found.st_ino] = found.st_blocks * 512
+    return sum(files.values())
 
 
 def total_pss(pids: Iterable[int]) -> int:

@@ -117,23 +117,27 @@ class Stage:
 
     def load_window(self, server: Server, clients: int = 0, pause_ms: float = 0, real_time: bool = False) -> Window:
         """A window over a server under closed-loop load; groups are gateway, worker, slot, other and generator."""
+        groups: dict[str, list[int]] = {}
+        for pid, role in server.roles().items():
+            groups.setdefault(role, []).append(pid)
+        arguments = ["--clients", str(clients or self.effort.clients), "--pause-ms", str(pause_ms)]
+        return self.load_window_on(server.port, groups, [*arguments, *["--real-time"] * real_time])
+
+    def load_window_on(self, port: int, groups: Mapping[str, Sequence[int]], arguments: Sequence[str] = ()) -> Window:
+        """A window over any server on this port that is these processes; ``arguments`` are the generator's."""
         tally = Tally.create(self.file("generator.tally"))
-        arguments = ["-m", "framelane.loadtests.generator", "--port", str(server.port), "--frames", str(self.frames)]
-        arguments += ["--tally", str(tally.path), "--clients", str(clients or self.effort.clients)]
-        arguments += ["--pause-ms", str(pause_ms), *["--real-time"] * real_time]
-        with Process(arguments, self.file("generator.log")) as generator:
+        command = ["-m", "framelane.loadtests.generator", "--port", str(port), "--frames", str(self.frames)]
+        command += ["--tally", str(tally.path), "--clients", str(self.effort.clients), *arguments]
+        with Process(command, self.file("generator.log")) as generator:
             wait_for([generator], [tally])
-            groups: dict[str, list[int]] = {"generator": [generator.pid]}
-            for pid, role in server.roles().items():
-                groups.setdefault(role, []).append(pid)
-            window = self._window("server", groups, [tally])
+            window = self._window("server", {**groups, "generator": [generator.pid]}, [tally])
             generator.check()
             return window
 
     def _window(self, what: str, groups: Mapping[str, Sequence[int]], tallies: Sequence[Tally]) -> Window:
         time.sleep(WARM_UP_S)
         seconds, patience = self.effort.seconds, self.effort.patience
-        window = undisturbed(lambda: measure(groups, tallies, seconds), patience, self.say)
+        window = undisturbed(lambda length: measure(groups, tallies, length), seconds, patience, self.say)
         if not window.counts.results:
             raise StartFailed(f"{what}: not a single result in {window.seconds:.1f} s ({window.counts})")
         self.say(f"{what}: {window.fps:.0f} fps, p50 {window.percentile(50):.2f} ms, others {window.foreign:.2f} cores")

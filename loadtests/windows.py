@@ -7,7 +7,6 @@ disturbed too much is measured again.
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +16,8 @@ from framelane.loadtests.tally import Counts, Tally, total
 
 DISTURBED = 0.04
 """Share of the cores from which use by other programs disturbs a window."""
+
+_CALM_WAIT_S = 15
 
 
 class Use(NamedTuple):
@@ -129,17 +130,17 @@ def _use(group: Sequence[int], spent: Mapping[int, float], before: _Moment, afte
     return Use(sum(spent[pid] for pid in group), voluntary, involuntary)
 
 
-def undisturbed(take: Callable[[], Window], patience: int, say: Callable[[str], None]) -> Window:
-    """Take a window, and again up to ``patience`` times while others disturb it; the least disturbed one counts."""
-    best = take()
+def undisturbed(take: Callable[[float], Window], seconds: float, patience: int, say: Callable[[str], None]) -> Window:
+    """Take a window of so many seconds, and again up to ``patience`` times while others disturb it; the least
+    disturbed one counts. Before each further try it waits a while for the machine to become calm.
+    """
+    best = take(seconds)
     for _ in range(patience):
         if not best.disturbed:
             break
         say(f"others used {best.foreign:.2f} cores: once more")
-        best = min(best, take(), key=lambda window: window.foreign)
+        for _ in range(_CALM_WAIT_S):
+            if not take(1.0).disturbed:
+                break
+        best = min(best, take(seconds), key=lambda window: window.foreign)
     return best
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value; not-a-number of none."""
-    return statistics.median(values) if values else float("nan")

@@ -125,11 +125,18 @@ def test_window_per_frame():
     assert found.record()["switches_per_frame"] == {"server": [2.0, 0.1]}
 
 
-def test_disturbed_window_is_taken_again_and_the_least_disturbed_counts():
-    windows = iter([window(foreign=1.0), window(foreign=0.5), window(foreign=0.7)])
-    assert undisturbed(lambda: next(windows), 2, lambda text: None).foreign == 0.5
+def test_disturbed_window_is_taken_again_when_it_is_calm_and_the_least_disturbed_counts():
+    windows = iter([window(foreign=1.0), window(foreign=0.9), window(foreign=0.0), window(foreign=0.5)])
+    lengths = []
+
+    def take(seconds):
+        lengths.append(seconds)
+        return next(windows)
+
+    assert undisturbed(take, 8.0, 1, lambda text: None).foreign == 0.5
+    assert lengths == [8.0, 1.0, 1.0, 8.0]
 
 
 def test_undisturbed_window_is_taken_once():
     windows = iter([window(foreign=0.0)])
-    assert undisturbed(lambda: next(windows), 2, lambda text: None).foreign == 0.0
+    assert undisturbed(lambda seconds: next(windows), 8.0, 2, lambda text: None).foreign == 0.0
