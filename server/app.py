@@ -222,17 +222,21 @@ class Replica:
 
     async def _start(self, pool: Pool, slots: Supervisor, sock: socket.socket) -> None:
         stopped = asyncio.create_task(self._draining.wait())
-        starting = asyncio.ensure_future(asyncio.gather(pool.start(), slots.start()))
+        starting = asyncio.create_task(self._bring_up(pool, slots))
         either: set[asyncio.Future[Any]] = {starting, stopped}
         await asyncio.wait(either, return_when="FIRST_COMPLETED")
         if not starting.done():
             starting.cancel()
+            await asyncio.wait([starting])
             return
         await starting
-        await self._prove(pool)
         self._proven = True
         log.info("ready after %.1f s on %s", time.time() - self._started, self.device_used)
         self._announce(sock)
+
+    async def _bring_up(self, pool: Pool, slots: Supervisor) -> None:
+        await asyncio.gather(pool.start(), slots.start())
+        await self._prove(pool)
 
     async def _prove(self, pool: Pool) -> None:
         """Send one picture all the way through.
@@ -247,10 +251,10 @@ class Replica:
         others = pool.on_done
 
         def on_done(done: Done) -> None:
-            if done.job is proof:
-                result.set_result(done)
-            else:
+            if done.job is not proof:
                 others(done)
+            elif not result.done():  # unless nobody waits for it any more
+                result.set_result(done)
 
         pool.on_done = on_done
         pool.submit(proof)
