@@ -278,6 +278,20 @@ def test_a_whole_batch_is_suspected(bench: Bench) -> None:
     assert [message.status for message in other.read()] == [1, 1]
 
 
+def test_a_run_that_waits_behind_a_batch_in_a_second_dying_slot_is_not_blamed_for_it(bench: Bench) -> None:
+    """Suspects run alone: whatever batch the second slot ended on, this run was not in it."""
+    slots = [bench.add(number) for number in range(3)]
+    bench.route(0)
+    bench.run("frame")
+    for number in (0, 1):
+        bench.route(number + 1)
+        slots[number].die()
+        bench.gone(slots[number], suspect=ALL)
+        bench.retry()
+    assert [message.status for message in slots[2].read()] == [1]
+    assert bench.ended == {}
+
+
 def test_a_run_that_two_slots_ended_on_meets_no_third_and_the_others_go_on(bench: Bench) -> None:
     slots = [bench.add(number) for number in range(3)]
     bench.route(0)
@@ -500,7 +514,8 @@ class AnyOrder(RuleBasedStateMachine):
         choice = {"nobody": 0, "all": ALL, "a stranger": 5}
         suspect = choice.get(blame, flying[0 if blame == "first" else -1] if flying else 0)
         for request in flying:
-            self.suspicions[request] = self.suspicions.get(request, 0) + (suspect in (ALL, request))
+            before = self.suspicions.get(request, 0)
+            self.suspicions[request] = before + (suspect == request or (suspect == ALL and not before))
         del self.bench.slots[number]
         self.quarantined.discard(number)
         self.bench.gone(slot, suspect)
