@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import select
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,10 +17,11 @@ from framelane.models.registry import Registry
 from framelane.preprocess.headers import Limits
 from framelane.preprocess.memory import Memory, ModelCells
 from framelane.preprocess.packets import Flavour
-from framelane.preprocess.pool import Done, Job, Pool, PoolConfig
+from framelane.preprocess.pool import Done, Job, Pool, PoolConfig, Worker
 from framelane.preprocess.progress import PAGE_BYTES
 from framelane.preprocess.worker import describe
-from framelane.server.slots.supervisor import SlotsConfig, Supervisor
+from framelane.server.slots.states import State
+from framelane.server.slots.supervisor import Slot, SlotsConfig, Supervisor
 
 HERE = str(Path(__file__).parent)
 FRAME_BYTES = 256 * 1024
@@ -147,17 +149,29 @@ class Replica:
         """Of all workers, then of all slots."""
         return [process.child.pid for group in (self.pool.workers, self.slots.slots) for process in group.values()]
 
+    async def kill(self, *processes: Worker | Slot) -> None:
+        """SIGKILL, and wait until their replacements are ready."""
+        for process in processes:
+            process.child.kill()
+        await self.ended(*processes)
+        await self.whole()
+
+    async def ended(self, *processes: Worker | Slot) -> None:
+        """Wait until the pool and the supervisor have seen these processes end."""
+        await until(lambda: not set(processes) & {*self.pool.workers.values(), *self.slots.slots.values()})
+
     async def whole(self) -> None:
-        """Wait until every worker and slot is there and ready."""
-        config = self.pool._config
-        count = config.workers + config.spares
-        await until(
-            lambda: (
-                sum(worker.ready for worker in self.pool.workers.values()) == count
-                and len(self.slots.active) == self.slots._config.active
-                and len(self.slots.slots) == self.slots.count
-                and all(slot.report for slot in self.slots.slots.values())
-            )
+        """Wait until every worker and slot lives, is ready, and has its place."""
+        await until(self._is_whole)
+
+    def _is_whole(self) -> bool:
+        workers, slots = self.pool._config, self.slots._config
+        processes = [*self.pool.workers.values(), *self.slots.slots.values()]
+        return (
+            sum(worker.ready for worker in self.pool.workers.values()) == workers.workers + workers.spares
+            and len(self.slots.active) == slots.active
+            and len(self.slots.of(State.STANDBY)) == slots.standby
+            and not select.select([process.child.pidfd for process in processes], [], [], 0)[0]
         )
 
 

@@ -137,6 +137,16 @@ class Numbers(Pipeline):
         return {"values": [int(array[0]) for (array,) in pair]}
 
 
+class Wide(Pipeline):
+    """As many items at once as the frame says."""
+
+    double = Model("double", parallel=400)
+
+    async def run(self, frame: Frame, lane: Lane) -> Result:
+        items = [np.full(4, number, np.float32) for number in range(int(bytes(frame.data)))]
+        return {"doubled": [int(outputs[0][0]) for outputs in await self.double.map(items)]}
+
+
 class WantsUnknownModel(Pipeline):
     missing = Model("nobody_has_it")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from replica import Replica, alive, descriptors, mappings, result, running, stop, until
+from replica import Replica, descriptors, mappings, result, running, stop, until
 from tiny_models import write_double, write_picky
 
 from framelane.models.inline import Inline
@@ -43,18 +43,15 @@ async def replica(models: Path) -> AsyncIterator[Replica]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
-async def credits_are_derived_and_complete(replica: Replica) -> AsyncIterator[None]:
+async def credits_are_derived_and_complete(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Replacements come at once here; after each test every cell is free and belongs to one worker."""
+    monkeypatch.setattr(pool_module, "restart_delay", lambda _failures: 0.0)
     yield
     await replica.whole()
     assert replica.pool.free == 6
     cells = sorted(cell for worker in replica.pool.workers.values() for cell in worker.cells)
     assert cells == list(range(6))
     assert replica.pool._holders == {}
-
-
-async def replaced(replica: Replica, index: int, pid: int) -> None:
-    await until(lambda: index in replica.pool.workers and replica.pool.workers[index].child.pid != pid)
-    await replica.whole()
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
@@ -116,7 +113,8 @@ async def test_a_killed_worker_fails_what_it_held_and_nothing_else(replica: Repl
     gate.unlink()
     for request in set(requests) - held:
         assert (await replica.answer(request)).fate is Fate.OK
-    await replaced(replica, 0, victim.child.pid)
+    await replica.ended(victim)
+    await replica.whole()
     assert len(held) == 3
     assert credits
     replica.pool.on_credit = before
@@ -136,44 +134,35 @@ async def test_results_that_a_worker_wrote_before_it_died_are_delivered(replica:
     victim.child.kill()
     for request in requests:
         assert (await replica.answer(request)).fate is Fate.OK
-    await replaced(replica, 1, victim.child.pid)
+    await replica.ended(victim)
+    await replica.whole()
 
 
 async def test_killing_workers_again_and_again_under_load_loses_only_what_they_held(replica: Replica) -> None:
     failed = 0
-    kills = 4
 
     async def client(start: int) -> None:
         nonlocal failed
-        for times in range(25):
-            done = await replica.ask(f"chain {start} {times % 8}")
+        times = 0
+        while not killing.done():
+            times = (times + 1) % 8
+            done = await replica.ask(f"chain {start} {times}")
             if done.fate is Fate.FAILED:
                 failed += 1
                 assert done.message == "its worker died"
             else:
-                assert result(done)["value"] == [float(start * 2 ** (times % 8))] * 4
+                assert result(done)["value"] == [float(start * 2**times)] * 4
 
-    async def killer() -> None:
-        for number in range(kills):
-            await replica.whole()
+    async def kill() -> None:
+        for number in range(4):
             await until(lambda: len(replica.pool._holders) >= 2)
-            worker = replica.pool.workers[number % 2]
-            os.kill(worker.child.pid, signal.SIGKILL)
-            await replaced(replica, number % 2, worker.child.pid)
+            await replica.kill(replica.pool.workers[number % 2])
 
     before = replica.pool.restarts
-    loads = asyncio.gather(*map(client, range(1, 9)))
-    for index in range(2):
-        replica.pool._failures[index] = 0  # no waiting for the back-off of the tests before
-    killing = asyncio.create_task(killer())
-    await asyncio.wait([loads, killing], return_when="FIRST_COMPLETED")
-    while not killing.done() and loads.done():
-        loads = asyncio.gather(*map(client, range(1, 9)))
-        await asyncio.wait([loads, killing], return_when="FIRST_COMPLETED")
-    await killing
-    await loads
-    assert replica.pool.restarts == before + kills
-    assert failed <= kills * 3
+    killing = asyncio.ensure_future(kill())
+    await asyncio.gather(killing, *map(client, range(1, 9)))
+    assert replica.pool.restarts == before + 4
+    assert failed <= 4 * 3
 
 
 async def test_a_replaced_workers_memory_and_descriptors_come_back(replica: Replica) -> None:
@@ -181,41 +170,34 @@ async def test_a_replaced_workers_memory_and_descriptors_come_back(replica: Repl
     await until(lambda: mappings(slot, "memfd:framelane-slab") == 2)
     before = descriptors(), descriptors(slot)
     for index in (0, 1):
-        replica.pool._failures[index] = 0
-        pid = replica.pool.workers[index].child.pid
         await replica.ask("double 1")
-        os.kill(pid, signal.SIGKILL)
-        await replaced(replica, index, pid)
+        await replica.kill(replica.pool.workers[index])
     for value in range(8):
         assert result(await replica.ask(f"double {value}"))["doubled"][0] == 2.0 * value
     await until(lambda: mappings(slot, "memfd:framelane-slab") == 2 and (descriptors(), descriptors(slot)) == before)
 
 
 async def test_a_worker_that_its_own_pipeline_ends_is_replaced(replica: Replica) -> None:
-    replica.pool._failures[:] = [0, 0]
-    pids = {index: worker.child.pid for index, worker in replica.pool.workers.items()}
-    done = await replica.ask("exit")
+    request = replica.submit("exit")
+    worker = replica.pool._holders[request]
+    done = await replica.answer(request)
     assert (done.fate, done.message, done.fatal) == (Fate.FAILED, "its worker died", True)
-    for index, pid in pids.items():
-        if not alive(pid):
-            await replaced(replica, index, pid)
+    await replica.ended(worker)
 
 
 async def test_a_process_that_a_dead_worker_forked_does_not_stop_the_gateway(replica: Replica) -> None:
     """It holds the dead worker's channel open, so no end of file ever comes."""
-    replica.pool._failures[:] = [0, 0]
-    victim = next(iter(sorted(replica.pool.workers.values(), key=lambda worker: -len(worker.cells))))
-    forked = result(await replica.ask("fork"))["pid"]
+    request = replica.submit("fork")
+    worker = replica.pool._holders[request]
+    forked = result(await replica.answer(request))["pid"]
     try:
-        os.kill(victim.child.pid, signal.SIGKILL)
-        await replaced(replica, victim.index, victim.child.pid)
+        await replica.kill(worker)
         assert (await replica.ask("double 3")).fate is Fate.OK
     finally:
         os.kill(forked, signal.SIGKILL)
 
 
 async def test_a_frame_cancelled_on_a_worker_that_has_just_died_ends_once(replica: Replica, tmp_path: Path) -> None:
-    replica.pool._failures[:] = [0, 0]
     gate = tmp_path / "gate"
     gate.touch()
     request = replica.submit(f"wait {gate}")
@@ -224,7 +206,8 @@ async def test_a_frame_cancelled_on_a_worker_that_has_just_died_ends_once(replic
     replica.pool.cancel(request)
     assert (await replica.answer(request)).fate is Fate.FAILED
     replica.pool.cancel(request)
-    await replaced(replica, worker.index, worker.child.pid)
+    await replica.ended(worker)
+    await replica.whole()
 
 
 async def test_a_parked_spare_takes_a_dead_workers_place_at_once(models: Path) -> None:
@@ -263,6 +246,21 @@ async def test_a_replacement_that_cannot_be_had_now_is_tried_again(
             await until(lambda: 0 in real.pool.workers, limit_s=1.5)
         finally:
             asyncio.get_running_loop().set_exception_handler(None)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the link to a slot that lives is given up, and what was in flight there never ends"
+)
+async def test_more_items_at_once_than_a_socket_holds_messages_have_a_fate_too(models: Path) -> None:
+    """A slot that is busy meanwhile does not read, and its socket holds fewer than 300 single messages."""
+    async with running("replica_pipelines:Wide", models, credits=2, device="sim:20") as real:
+        busy = real.submit("1")
+        await until(lambda: real.slots.slots[0].child.progress.read().request)
+        wide = real.submit("400", lifetime=0.2)
+        try:
+            await until(lambda: {busy, wide} <= set(real.done), limit_s=2.0)
+        finally:
+            real.pool.workers[0].child.kill()
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
