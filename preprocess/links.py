@@ -167,7 +167,8 @@ class Links:
             finished += self.receive(link.channel.fileno())
         self._close(link)
         for run in link.runs.values():
-            if suspect == run.request or (suspect == ALL and not run.suspicions):  # a suspect is in no batch: it runs alone
+            # A suspect runs alone, so it was in no batch.
+            if suspect == run.request or (suspect == ALL and not run.suspicions):
                 run.suspicions += 1
             if run.suspicions >= _MAX_SUSPICIONS:
                 finished.append((run, SlotsEnded(f"{_MAX_SUSPICIONS} slots ended while they ran it")))
