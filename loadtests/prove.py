@@ -1,0 +1,56 @@
+"""Runs the long harnesses, one after another: what ``make prove`` does after the tests marked ``prove``.
+
+Each is a module with a command of its own that exits with 0 when all its bars are reached. To add one, add a line to
+``HARNESSES``. Their output is shown as it comes; the summary at the end names what failed.
+
+\b
+  python -m framelane.loadtests.prove              all
+  python -m framelane.loadtests.prove overload     one
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import click
+
+
+class Harness(NamedTuple):
+    """A command: the module below ``framelane.loadtests`` and its arguments, and what it proves."""
+
+    module: str
+    arguments: tuple[str, ...]
+    proves: str
+
+
+HARNESSES: dict[str, Harness] = {
+    "overload": Harness("overload", (), "goodput, fairness, latency and memory when too much is offered"),
+    "overload-real": Harness(
+        "overload",
+        ("curve", "--device=cpu", "--pipeline=face_mesh", "--slots=0", "--workers=0", "-o=out/overload-real"),
+        "the same curve on real models",
+    ),
+}
+
+
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1, type=click.Choice(list(HARNESSES)), metavar="[NAME]...")
+def main(names: tuple[str, ...]) -> None:
+    """Entry point of the process."""
+    failed = []
+    for name in names or HARNESSES:
+        harness = HARNESSES[name]
+        click.secho(f"== {name}: {harness.proves}", bold=True)
+        started = time.monotonic()
+        status = subprocess.call([sys.executable, "-m", f"framelane.loadtests.{harness.module}", *harness.arguments])
+        click.echo(f"== {name}: {'passed' if status == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s\n")
+        failed += [name] if status else []
+    if failed:
+        sys.exit(f"not proven: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
