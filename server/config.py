@@ -147,7 +147,7 @@ def _read_file(file: Path | None) -> dict[str, Any]:
             return {key.replace("-", "_"): value for key, value in tomllib.load(opened).items()}
     except OSError as error:
         raise ConfigError(f"configuration file {file}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {file} is no TOML: {error}") from None
 
 

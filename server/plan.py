@@ -7,9 +7,11 @@ import math
 import msgspec
 
 from framelane.models.devices import Device, parse_device
+from framelane.preprocess.memory import FrameCells
 
 from .config import ConfigError, Settings
 from .ops.machine import Machine
+from .protocol import MAX_RESULT_BYTES
 
 _CREDITS = 3
 _PROCESS_BYTES = 80 * 2**20
@@ -66,11 +68,14 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
     all_slots = slots + settings.standby_slots + settings.audit_slots
     can_audit = settings.audit_slots + settings.standby_slots > 0
     processes = workers + settings.spare_workers + all_slots + 1 + can_audit
-    if processes * _PROCESS_BYTES > machine.memory:
+    all_workers = workers + settings.spare_workers
+    cells = (all_workers + can_audit) * credits
+    needed = processes * _PROCESS_BYTES + FrameCells.size(cells, settings.max_frame_bytes, MAX_RESULT_BYTES)
+    if needed > machine.memory:  # a container would not refuse the memory: it would kill a process
         raise ConfigError(
-            f"{workers + settings.spare_workers} workers and {all_slots} slots need about "
-            f"{processes * _PROCESS_BYTES >> 20} MiB, but {machine.memory_from} is {machine.memory >> 20} MiB; "
-            "lower workers or active_slots"
+            f"{all_workers} workers with {credits} credits for frames of {settings.max_frame_bytes >> 10} KiB and "
+            f"{all_slots} slots need about {needed >> 20} MiB, but {machine.memory_from} is "
+            f"{machine.memory >> 20} MiB; lower workers, active_slots, credits or max_frame_bytes"
         )
     choices = (
         Choice("device", device.name, _device_note(device)),
