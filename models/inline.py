@@ -34,7 +34,7 @@ class InlinePort:
             )
             for _ in range(parallel)
         ]
-        self._inputs = [tuple(array[0] for array in bound.inputs) for bound in self._bound]
+        self._inputs = [tuple(array[0, ...] for array in bound.inputs) for bound in self._bound]
 
     def lend(self, cell: int) -> Outputs:
         """See ``pipeline.Port``."""

@@ -73,8 +73,8 @@ class SlabPort:
         for first in self._first:
             for cell in range(first, first + self.parallel):
                 inputs, outputs = slab.arrays(index, cell)
-                self._inputs[cell] = tuple(array[0] for array in inputs)
-                self._outputs[cell] = tuple(array[0] for array in outputs)
+                self._inputs[cell] = tuple(array[0, ...] for array in inputs)
+                self._outputs[cell] = tuple(array[0, ...] for array in outputs)
                 self._floats[cell] = tuple(array.reshape(-1) for array in outputs if array.dtype.kind == "f")
 
     def cell(self, group: int, item: int) -> int:
