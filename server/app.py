@@ -246,7 +246,7 @@ class Replica:
         """
         picture = (importlib.resources.files("framelane.models") / "samples" / "astronaut.jpg").read_bytes()
         now = time.monotonic()
-        proof = Job(picture, b"", 0, Flavour.JSON, now, now + _PROOF_LIMIT_S, None)
+        proof = Job(picture, b"", 0, Flavour.WEBSOCKET, now, now + _PROOF_LIMIT_S, None)
         result: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         others = pool.on_done
 
