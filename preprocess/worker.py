@@ -252,7 +252,8 @@ class Worker:
     def _quarantine(self, slot: tuple[int, int]) -> None:
         """A slot cannot be killed: send copies of what it has elsewhere, and leave its cells alone until it ends."""
         runs = self._links.quarantine(*slot)
-        groups = {run.task: self._groups.exchange(self._credit(run.task), slot) for run in runs}
+        tasks = dict.fromkeys(run.task for run in runs)
+        groups = {task: self._groups.exchange(self._credit(task), slot) for task in tasks}
         for run in runs:
             run.cell = self._ports[run.model].move(run.cell, groups[run.task])
         self._retry_parked()
