@@ -90,14 +90,17 @@ class Client:
 
 
 def enter(host: str, port: int) -> socket.socket:
-    """Open /ws, say hello and wait for ``ready``.
+    """Open /ws, say hello and wait for ``ready``, in the waiting room too.
 
     Raises:
         NotServed: anything else came.
+        OSError: nothing came.
     """
     connection = rfc6455.connect(host, port, WEBSOCKET_PATH, SUBPROTOCOL)
     connection.sendall(rfc6455.head(len(_HELLO)) + _HELLO)
     opcode, payload = rfc6455.receive(connection)
+    while payload.startswith(b"\x92\xa7waiting"):
+        opcode, payload = rfc6455.receive(connection)
     if opcode != rfc6455.BINARY or not payload.startswith(b"\x92\xa5ready"):
         connection.close()
         raise NotServed(f"instead of `ready` the server sent {payload[:200]!r}")

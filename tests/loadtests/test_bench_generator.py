@@ -20,15 +20,16 @@ encode = msgspec.msgpack.encode
 class Echo:
     """Answers each frame with `answer(seq)`, keeps what it got, and closes the connection after `frames` frames."""
 
-    def __init__(self, answer, frames=4, greeting=("ready", {"lane": "x"})):
+    def __init__(self, answer, frames=4, greetings=(("ready", {"lane": "x"}),)):
         self.answer = answer
         self.frames = frames
-        self.greeting = greeting
+        self.greetings = greetings
         self.got = []
 
     def __call__(self, connection):
         assert msgspec.msgpack.decode(connection.recv()) == ["hello", {}]
-        connection.send(encode(self.greeting))
+        for greeting in self.greetings:
+            connection.send(encode(greeting))
         for _ in range(self.frames):
             _name, seq, data = decode_websocket_frame(connection.recv())
             self.got.append((seq, bytes(data)))
@@ -72,6 +73,12 @@ def test_clients_start_at_different_places_of_the_clip(tmp_path):
     assert {data for seq, data in echo.got if seq == 0} == set(CLIP.frames)
 
 
+def test_client_in_the_waiting_room_waits_for_ready(tmp_path):
+    waiting = ("waiting", {"position": 1, "retry_after_ms": 2000})
+    echo = Echo(result, greetings=(waiting, waiting, ("ready", {"lane": "x"})))
+    assert run(tmp_path, echo).results == 4
+
+
 def test_dropped_frame_counts_and_the_client_goes_on(tmp_path):
     echo = Echo(lambda seq: [("dropped", {"seq": seq, "reason": "expired"})] if seq == 0 else result(seq))
     assert run(tmp_path, echo) == Counts(results=3, dropped=1, errors=0)
@@ -90,7 +97,7 @@ def test_pause_is_kept_between_an_answer_and_the_next_frame(tmp_path):
 
 
 def test_refusal_is_told_with_what_the_server_said(tmp_path):
-    echo = Echo(result, greeting=("refused", {"code": "full", "message": "all places are taken"}))
+    echo = Echo(result, greetings=[("refused", {"code": "full", "message": "all places are taken"})])
     tally = Tally.create(tmp_path / "tally")
     with (
         listening(echo) as port,
