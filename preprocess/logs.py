@@ -1,7 +1,8 @@
 """Logs of every process: one line per event on stderr, and no floods.
 
 A record that repeats (same logger, same text before its arguments are filled in, same kind of exception) is written
-once per ten seconds; the next one that is written says how many were left out. Pictures and tokens are never logged.
+once per ten seconds; the next one that is written says how many were left out. A record with ``extra=ALWAYS`` is always
+written: it says what somebody with the right to do so has done. Pictures and tokens are never logged.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 
 _EVERY_S = 10.0
 _MOST_KINDS = 256
+ALWAYS = {"always": True}
 
 
 class RepeatFilter(logging.Filter):
@@ -22,7 +24,7 @@ class RepeatFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this record is written; adds the number of those that were not."""
-        if record.levelno < logging.WARNING:
+        if record.levelno < logging.WARNING or getattr(record, "always", False):
             return True
         kind = (record.name, str(record.msg), record.exc_info[0] if record.exc_info else None)
         now = time.monotonic()

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from framelane.preprocess.logs import ALWAYS
 from framelane.server.slots.supervisor import SlotRefused
 
 from .answers import answer, json_answer
@@ -84,9 +85,9 @@ class AdminDoor:
         try:
             self._replica.operate(verb, int(number))
         except SlotRefused as error:
-            log.warning("%s of slot-%s by %s (%s) is refused: %s", verb, number, who, why, error.message)
+            log.warning("%s of slot-%s by %s (%s) is refused: %s", verb, number, who, why, error.message, extra=ALWAYS)
             return answer(409, error.code, error.message)
-        log.warning("%s of slot-%s by %s (%s)", verb, number, who, why)
+        log.warning("%s of slot-%s by %s (%s)", verb, number, who, why, extra=ALWAYS)
         return json_answer(200, {"slot": f"slot-{number}", "verb": verb})
 
     async def drain(self, request: Request) -> Response:
@@ -94,7 +95,7 @@ class AdminDoor:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        log.warning("drain of this replica by %s (%s)", _who(request), await _why(request))
+        log.warning("drain of this replica by %s (%s)", _who(request), await _why(request), extra=ALWAYS)
         self._replica.drain()
         return json_answer(202, {"verb": "drain"})
 

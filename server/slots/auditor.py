@@ -141,7 +141,7 @@ class Auditor:
     def cancel(self, job: Job) -> None:
         """End a job that has not ended yet; its results so far are kept."""
         if job is self._current and self._task is not None:
-            self._task.cancel()
+            self._cancel(self._task)
         elif job.ended is None:
             self.ledger.end(job, JobState.CANCELLED, time.monotonic())
 
@@ -175,11 +175,15 @@ class Auditor:
         self._stopped = True
         task = self._task
         if task is not None:
-            task.cancel()
+            self._cancel(task)
             await asyncio.wait([task])
         for job in self.ledger.jobs.values():
             if job.ended is None:
                 self._end(job, JobState.CANCELLED, _GOING_AWAY)
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelling():  # a second time would interrupt its cleaning up
+            task.cancel()
 
     def close(self) -> None:
         """Give all memory and files back."""
