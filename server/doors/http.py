@@ -12,6 +12,7 @@ None of these waits behind frames. Long jobs are in ``audit.py``, operators' ver
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from .origin import check_origin
 _STATIC = Path(__file__).parent / "static"
 _SDK = Path(__file__).parents[1] / "sdk"
 _BODY_TIMEOUT_S = 10.0
+_MOST_DISCARDED = 64 * 2**20
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")
 
 _REFUSED_STATUS = {
@@ -155,6 +157,7 @@ class HttpDoor:
         except (TimeoutError, ClientDisconnect):
             return answer(408, "timeout", "the body did not come", close=True)
         except _TooLarge:
+            await _discard(request)
             return answer(413, "too_large", f"the body is larger than {limit} bytes", close=True)
         except _Busy:
             return answer(503, "busy", "too many bodies at once", self._exchange.limits.retry_after_ms, close=True)
@@ -250,6 +253,19 @@ def _page_headers(host: str) -> dict[str, str]:
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
+
+
+async def _discard(request: Request) -> None:
+    """Read on for a while: a client that still sends when its connection closes sees a reset instead of the answer."""
+    if "expect" in request.headers:
+        return  # it waits to be told to go on
+    left = _MOST_DISCARDED
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    return
 
 
 async def _disconnected(request: Request) -> None:
