@@ -66,6 +66,7 @@ class Replica:
         standby: int = 0,
         device: str = "cpu",
         options: dict[str, Any] | None = None,
+        **slots_config: Any,
     ) -> None:
         registry = Registry([models] if models else [])
         described = describe(load_pipeline(pipeline, options))["models"]
@@ -77,7 +78,14 @@ class Replica:
         slots = active + standby
         self.pages = Memory.create("pages", PAGE_BYTES * (slots + workers + spares))
         self.slots = Supervisor(
-            SlotsConfig(active=active, standby=standby, device=parse_device(device), models=specs, cells=cells),
+            SlotsConfig(
+                active=active,
+                standby=standby,
+                device=parse_device(device),
+                models=specs,
+                cells=cells,
+                **slots_config,
+            ),
             self.pages,
         )
         self.pool = Pool(

@@ -21,6 +21,7 @@ from framelane.models.locks import ByteLocks
 from framelane.preprocess.children import StartFailed
 from framelane.preprocess.messages import Fate
 from framelane.server.slots import supervisor as supervisor_module
+from framelane.server.slots.permits import Permits
 from framelane.server.slots.states import State
 from framelane.server.slots.supervisor import SlotRefused
 
@@ -102,11 +103,10 @@ async def test_without_a_standby_frames_wait_for_the_replacement(models: Path, a
     async with running("replica_pipelines:Numbers", models, workers=2, active=active) as real:
 
         async def kill() -> None:
-            for index in range(2):
-                await real.kill(real.slots.slots[index % active])
+            await real.kill(real.slots.slots[active - 1])
 
         await load(real, kill())
-        assert real.slots.restarts == 2
+        assert real.slots.restarts == 1
 
 
 async def test_all_slots_killed_at_once_lose_no_frame(replica: Replica) -> None:
@@ -153,7 +153,7 @@ async def test_slots_and_workers_killed_in_any_order_leave_every_frame_with_one_
                 assert done.message == "its worker died"
 
     async def kill() -> None:
-        for number in range(6):
+        for number in range(4):
             processes = [*replica.pool.workers.values(), *replica.slots.slots.values()]
             await replica.kill(processes[(number * 3) % 4], processes[(number * 3 + 2) % 4])
 
@@ -277,6 +277,37 @@ async def test_verbs_that_would_leave_no_active_slot_are_refused_with_the_reason
     assert (await replica.ask("3")).fate is Fate.OK
     replica.slots.promote(active.index)
     await until(lambda: replica.slots.active == [active])
+
+
+# -- hanging, and merely waiting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a slot that waits for a permit is put down as if it hung", raises=AssertionError
+)
+async def test_a_slot_that_waits_for_a_permit_of_its_device_does_not_hang(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped slot of one replica may hold the permit; the others' slots must not be killed, nor frames be blamed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    real = Replica("replica_pipelines:Numbers", models, active=1, permits=1, hang_s=0.5)
+    await asyncio.gather(real.pool.start(), real.slots.start())
+    elsewhere = Permits("cpu", 1)
+    elsewhere.__enter__()
+    try:
+        request = real.submit("3")
+        held_until = time.monotonic() + 1.2
+        while time.monotonic() < held_until:
+            real.slots.check(time.monotonic())
+            await asyncio.sleep(0.01)
+    finally:
+        elsewhere.__exit__()
+    try:
+        assert result(await real.answer(request))["values"] == right(3)
+        assert real.slots.hangs == 0
+    finally:
+        await stop(real)
 
 
 # -- starting --------------------------------------------------------------------------------------------------------
