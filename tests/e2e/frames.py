@@ -74,7 +74,7 @@ def bad_pictures(good: bytes) -> dict[str, tuple[bytes, str]]:
         "empty": (b"", "empty"),
         "one byte": (b"\xff", "no JPEG, PNG or WebP"),
         "start of a JPEG": (good[:3], "header"),
-        "truncated in its header": (good[:200], "header"),
+        "truncated in its header": (good[:200], "200 bytes"),
         "truncated JPEG": (good[: len(good) // 2], "JPEG"),
         "truncated WebP": (webp_truncated(), "truncated"),
         "JPEG claiming 20,000 x 20,000": (jpeg_claiming(20_000, 20_000), "20000 × 20000"),
