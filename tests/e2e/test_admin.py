@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from e2e.clients import bystander
 from e2e.frames import signed
 from e2e.servers import Serve, serving, wait_until

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from e2e.clients import Client, bystander
 from e2e.frames import is_answer_to, signed
 from e2e.servers import Serve, serving, wait_until
+
 from framelane.loadtests.clips import moving_face
 
 MIRROR = ("--pipeline", "pipelines:Mirror", "--device", "sim:20", "--deadline-ms", "30000", "--workers", "1")

@@ -1,4 +1,4 @@
-"""SIGTERM with many clients, some of whom have stopped reading: nothing that was admitted is lost, and it ends in time."""
+"""SIGTERM with many clients, some of whom have stopped reading: nothing admitted is lost, and it ends in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from e2e.clients import FLAVOURS, Client, all_of
 from e2e.frames import signed
 from e2e.servers import Serve

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 
 import pytest
 
@@ -198,9 +199,7 @@ async def test_a_clip_is_kept_whole_and_has_no_name(tmp_path, monkeypatch: pytes
         await upload.append(b"0123456789" * 70_000)
     await upload.flush()
     assert upload.size == 3_500_000
-    with open(upload.fd, "rb", closefd=False) as file:
-        file.seek(0)
-        assert file.read() == b"0123456789" * 350_000
+    assert os.pread(upload.fd, 10_000_000, 0) == b"0123456789" * 350_000
     assert not list(tmp_path.iterdir())
     upload.release()
 
