@@ -19,6 +19,7 @@ from framelane.loadtests.windows import Window, measure, undisturbed
 
 WARM_UP_S = 1.5
 _START_LIMIT_S = 60.0
+_PLACES = ("--max-clients", "1000")  # a bench measures its clients, and none of them waits at the door
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ class Stage:
     def server(self, options: Mapping[str, Any] | None = None, arguments: Sequence[str] = ()) -> Iterator[Server]:
         """A server that is ready; ``options`` are its pipeline's."""
         chosen = [f"--option={key}={str(value).lower()}" for key, value in (options or {}).items()]
-        with Server([*self.effort.serve, *chosen, *arguments], self.file("server.log")) as server:
+        with Server([*self.effort.serve, *_PLACES, *chosen, *arguments], self.file("server.log")) as server:
             yield server
             server.check()
 

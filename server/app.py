@@ -28,9 +28,7 @@ from framelane.preprocess.children import StartFailed
 from framelane.preprocess.clip_reader import ClipLimits
 from framelane.preprocess.headers import Limits as ImageLimits
 from framelane.preprocess.memory import Memory, ModelCells
-from framelane.preprocess.messages import Fate
-from framelane.preprocess.packets import Flavour
-from framelane.preprocess.pool import Done, Job, Pool, PoolConfig, describe_pipeline
+from framelane.preprocess.pool import Pool, PoolConfig, describe_pipeline
 from framelane.preprocess.progress import PAGE_BYTES
 
 from .config import ConfigError, Settings
@@ -40,6 +38,7 @@ from .doors.routes import Doors
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .plan import Plan
+from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
 from .slots.auditor import Auditor, AuditorConfig
 from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
@@ -49,7 +48,6 @@ log = logging.getLogger("framelane")
 _PACKET_MARGIN = 4096
 _TICK_S = 0.1
 _WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot's turn is one run
-_PROOF_LIMIT_S = 30.0
 _USER_TIMEOUT_MS = 10_000
 _BACKLOG = 2048
 _PAGES_FOR_AUDIT = 2  # its worker's and its clip reader's
@@ -57,6 +55,7 @@ _STOP_S = 0.5
 _CLOSE_S = 0.5
 _DRAIN_FIRST_MS = 500
 _DRAIN_SPREAD_MS = 5000
+_MOST_PARALLEL = 4
 
 
 class Replica:
@@ -96,7 +95,7 @@ class Replica:
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor))
         pool.on_fatal = slots.on_fatal = self._give_up
         try:
-            await self._start(pool, slots, sock)
+            await self._start(pool, slots, exchange, sock)
             await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
             await self._drain(exchange, auditor)
             if self._fatal is not None:
@@ -135,7 +134,7 @@ class Replica:
             self._pages,
         )
         self._pool = Pool(self._pool_config(cells), self._pages, self._slots)
-        self._exchange = Exchange(self._pool, self._limits(described["stateful"]), time.monotonic)
+        self._exchange = Exchange(self._pool, self._limits(described["stateful"]), time.monotonic, capacity=0.0)
         return self._pool, self._slots, self._exchange
 
     def _pool_config(self, cells: list[ModelCells]) -> PoolConfig:
@@ -188,6 +187,14 @@ class Replica:
             deadline_ms=settings.deadline_ms,
             mailbox_bytes=settings.mailbox_bytes,
             max_clients=settings.max_clients,
+            client_fps=settings.client_fps,
+            waiting_room=settings.waiting_room,
+            grace_s=settings.grace,
+            fairness=settings.fairness,
+            queue_depth=settings.queue_depth,
+            parallel=min(_MOST_PARALLEL, self._plan.workers),
+            stall_s=settings.stall_limit,
+            outbox_bytes=settings.outbox_bytes,
         )
 
     def _listen(self) -> socket.socket:
@@ -220,9 +227,9 @@ class Replica:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    async def _start(self, pool: Pool, slots: Supervisor, sock: socket.socket) -> None:
+    async def _start(self, pool: Pool, slots: Supervisor, exchange: Exchange, sock: socket.socket) -> None:
         stopped = asyncio.create_task(self._draining.wait())
-        starting = asyncio.create_task(self._bring_up(pool, slots))
+        starting = asyncio.create_task(self._bring_up(pool, slots, exchange))
         either: set[asyncio.Future[Any]] = {starting, stopped}
         await asyncio.wait(either, return_when="FIRST_COMPLETED")
         if not starting.done():
@@ -234,37 +241,23 @@ class Replica:
         log.info("ready after %.1f s on %s", time.time() - self._started, self.device_used)
         self._announce(sock)
 
-    async def _bring_up(self, pool: Pool, slots: Supervisor) -> None:
+    async def _bring_up(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
         await asyncio.gather(pool.start(), slots.start())
-        await self._prove(pool)
+        await self._prove(pool, exchange)
 
-    async def _prove(self, pool: Pool) -> None:
-        """Send one picture all the way through.
+    async def _prove(self, pool: Pool, exchange: Exchange) -> None:
+        """Send sample pictures all the way through, and tell the lanes how fast that went.
 
         Raises:
-            StartFailed: the pipeline or a model fails on it.
+            StartFailed: the pipeline or a model fails on them.
         """
         picture = (importlib.resources.files("framelane.models") / "samples" / "astronaut.jpg").read_bytes()
-        now = time.monotonic()
-        proof = Job(picture, b"", 0, Flavour.WEBSOCKET, now, now + _PROOF_LIMIT_S, None)
-        result: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        others = pool.on_done
-
-        def on_done(done: Done) -> None:
-            if done.job is not proof:
-                others(done)
-            elif not result.done():  # unless nobody waits for it any more
-                result.set_result(done)
-
-        pool.on_done = on_done
-        pool.submit(proof)
-        done = await result
-        pool.on_done = others
-        pool.on_credit()
-        if done.fate not in (Fate.OK, Fate.INVALID):
-            raise StartFailed(
-                f"pipeline {self._settings.pipeline} fails on the sample picture: {done.message or done.fate.name}"
-            )
+        try:
+            proven = await Proof(pool, picture).run()
+        except StartFailed as failure:
+            raise StartFailed(f"{self._settings.pipeline}: {failure.message}") from None
+        exchange.expect(proven.rate, proven.alone_s)
+        log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
 
     async def _tick(self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor) -> None:
         while True:

@@ -45,7 +45,7 @@ def _attributes(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     if field.name in ("options", "models"):
         metavar = "KEY=VALUE" if field.name == "options" else "DIR"
         return {"multiple": True, "help": f"{_description(field.type)} (may be repeated)", "metavar": metavar}
-    return {"default": None, "help": f"{_description(field.type)}  [default: {shown}]", "metavar": _metavar(field.type)}
+    return {"default": None, "help": f"{_description(field.type)}  [default: {shown}]", "metavar": _metavar(field)}
 
 
 def _annotated(kind: Any) -> Any:
@@ -58,10 +58,13 @@ def _description(kind: Any) -> str:
     return str(annotated.__metadata__[0].description) if annotated else ""
 
 
-def _metavar(kind: Any) -> str:
-    annotated = _annotated(kind)
-    plain = annotated.__origin__ if annotated else kind
-    return {int: "N", float: "SECONDS", str: "TEXT"}.get(plain, "LEVEL")
+def _metavar(field: msgspec.structs.FieldInfo) -> str:
+    annotated = _annotated(field.type)
+    plain = annotated.__origin__ if annotated else field.type
+    if typing.get_origin(plain) is typing.Literal:
+        return "|".join(typing.get_args(plain))
+    number = "FPS" if field.name.endswith("fps") else "SECONDS"
+    return {int: "N", float: number}.get(plain, "TEXT")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

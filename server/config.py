@@ -64,7 +64,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hang_limit: Annotated[
         float, Meta(ge=0.5, le=600, description="seconds without progress after which a process is put down")
     ] = 1.5
-    max_clients: Annotated[int, Meta(ge=1, description="connections that are served; the next are refused")] = 1000
+    max_clients: (
+        Annotated[int, Meta(ge=1, description="clients that are served at once; by default what was measured")] | None
+    ) = None
+    client_fps: Annotated[
+        float, Meta(gt=0, le=1000, description="frames per second that a client is promised when it gets a place")
+    ] = 10.0
+    waiting_room: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="clients that may wait for a place; the next are refused")
+    ] = 1000
+    grace: Annotated[
+        float, Meta(ge=0, le=600, description="seconds in which a client whose connection was lost keeps its place")
+    ] = 10.0
+    fairness: Annotated[
+        Literal["frames", "cost"],
+        Meta(description="what clients get the same share of: frames, or seconds of workers and slots"),
+    ] = "frames"
+    queue_depth: Annotated[
+        int, Meta(ge=1, le=1000, description='frames that may wait for one client with the policy "queue"')
+    ] = 8
+    stall_limit: Annotated[
+        float, Meta(ge=0.1, le=600, description="seconds after which a client that reads nothing is cut")
+    ] = 5.0
+    outbox_bytes: Annotated[
+        int, Meta(ge=2**16, description="memory that one client's unread results may take, in bytes")
+    ] = 2**20
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000, description="a result older than this is not delivered")] = (
         DEADLINE_MS
     )

@@ -19,7 +19,8 @@ Two doors, the same events with the same arguments:
                  /ws: refused, Refusal as {code, message, retry_after_ms?}, then close with CLOSE_CODES[code]
 
 Every `frame` has exactly one answer (`result`, `dropped` or `error`) while its connection lives and is read.
-A client has at most `window` unanswered frames; a newer one replaces an older one that no worker has begun.
+A client has at most `window` unanswered frames; a newer one replaces an older one that no worker has begun. With the
+policy "queue" none is replaced: who sends more is slowed down by TCP. Frames sent before `ready` are `not_admitted`.
 
 The client's states. Both SDKs follow this table; `close` is the application's own, and ends in `closed` from anywhere:
 
@@ -90,7 +91,16 @@ class Fault(StrEnum):
     UNKNOWN_EVENT = "unknown_event"
     BAD_FRAME = "bad_frame"
     BAD_SEQ = "bad_seq"
+
+
+class Cut(StrEnum):
+    """Why the server ends a connection."""
+
     FLOOD = "flood"
+    FATAL_FRAMES = "fatal_frames"
+    SLOW_READER = "slow_reader"
+    SILENT = "silent"
+    RESUMED = "resumed"
 
 
 class Refusal(StrEnum):
@@ -113,6 +123,7 @@ class Close(IntEnum):
     NO_HELLO = 4408
     RATE_LIMITED = 4429
     FLOOD = 4430
+    FATAL_FRAMES = 4431
     FULL = 4503
     DRAINING = 4512
 
@@ -129,16 +140,21 @@ CLOSE_CODES: Mapping[str, Close] = {
 Policy = Literal["latest", "queue"]
 
 
-class Hello(Struct, frozen=True, kw_only=True):
-    """Who is calling, and what for. Unknown fields are ignored, so that later clients can say more."""
+class Hello(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who is calling, and what for. Unknown fields are ignored, so that later clients can say more.
+
+    `resume` is the ticket that the last connection was given, or "" at first, from a client that will come back with
+    its ticket: only for such a client a place is held while its connection is lost.
+    """
 
     token: Annotated[str, Meta(max_length=4096)] | None = None
     pipeline: Annotated[str, Meta(max_length=200)] | None = None
     policy: Policy | None = None
+    resume: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class Ready(Struct, frozen=True, kw_only=True):
-    """The lane is open; `lane` is its name in logs, random and of no use to others."""
+    """The lane is open; `lane` is its name in logs, random and of no use to others. `ticket`: see ``Waiting``."""
 
     protocol: int = VERSION
     lane: str
@@ -147,13 +163,19 @@ class Ready(Struct, frozen=True, kw_only=True):
     max_frame_bytes: int
     interval_ms: int
     deadline_ms: int
+    ticket: str = ""
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """The place in the waiting room, from 1, and about how long until a `ready`."""
+    """The position in the waiting room, from 1, and about how long until a `ready`.
+
+    The `ticket` is random and told to this client only. Whoever shows it in ``Hello.resume`` soon after its connection
+    was lost comes back to its position or its place; an older connection that still shows it is ended.
+    """
 
     position: int
     retry_after_ms: int
+    ticket: str = ""
 
 
 class Dropped(Struct, frozen=True, kw_only=True):
@@ -248,4 +270,4 @@ def hello_from(auth: Any) -> Hello:
     try:
         return msgspec.convert({} if auth is None else auth, Hello)
     except UNREADABLE as error:
-        raise BadMessage(f"auth must be an object {{token?, pipeline?, policy?}}: {str(error)[:120]}") from None
+        raise BadMessage(f"auth must be {{token?, pipeline?, policy?, resume?}}: {str(error)[:120]}") from None

@@ -28,13 +28,17 @@ MAY_IMPORT = {
     "framelane.server.errors": {"framelane.models"},
     "framelane.server.protocol": {"framelane.server.errors"},
     "framelane.server.config": WORDS | MODEL_SIDE,
+    "framelane.server.proof": WORDS | MODEL_SIDE,
     "framelane.server.plan": WORDS | MODEL_SIDE | {"framelane.server.ops"},
     "framelane.server.sdk": {"framelane.server.protocol", "framelane.server.errors"},
     "framelane.server.lanes": WORDS | MODEL_SIDE,
     "framelane.server.slots": WORDS | MODEL_SIDE,
     "framelane.server.ops": WORDS | MODEL_SIDE | BELOW_DOORS,
     "framelane.server.doors": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops"},
-    "framelane.server.app": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan"},
+    "framelane.server.app": WORDS
+    | MODEL_SIDE
+    | BELOW_DOORS
+    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan", "framelane.server.proof"},
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
@@ -64,7 +68,12 @@ PURE = [
     "framelane.server.protocol",
     "framelane.server.lanes.mailboxes",
     "framelane.server.lanes.admission",
+    "framelane.server.lanes.capacity",
+    "framelane.server.lanes.gauge",
+    "framelane.server.lanes.inflight",
+    "framelane.server.lanes.order",
     "framelane.server.lanes.pace",
+    "framelane.server.lanes.waiting",
     "framelane.server.slots.states",
     "framelane.server.ops.diagnosis",
     "framelane.loadtests.cost",

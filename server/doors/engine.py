@@ -22,17 +22,23 @@ from framelane.preprocess.packets import SOCKETIO, SOCKETIO_MSGPACK
 from framelane.server.errors import BadMessage
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
-from framelane.server.protocol import UNREADABLE, decode_socketio_header, decode_socketio_msgpack, max_message_bytes
+from framelane.server.protocol import (
+    UNREADABLE,
+    Cut,
+    decode_socketio_header,
+    decode_socketio_msgpack,
+    max_message_bytes,
+)
 
+from .flow import room_in
 from .parsers import Envelope, Kind, explain, open_binary, open_text, packet
-from .writer import Receive, Send, SocketWriter, events, transport_of
+from .writer import Receive, Send, SocketWriter, close, events, was_lost
 
 log = logging.getLogger(__name__)
 
 PING_INTERVAL_S = 25  # whole seconds: they reach clients as such
 PING_TIMEOUT_S = 20
 _RETRY_PING_S = 1.0
-_CLOSE_PATIENCE_S = 2.0
 _MOST_CONNECTS = 8
 _MOST_SKIPPED = 16
 _TURN = 32  # messages that one client may have dealt with before others get a turn of the event loop
@@ -72,6 +78,7 @@ class Connection:
         self._awaited: tuple[int, int | None] | None = None  # seq and ack id of a header whose attachment is to come
         self._skipped = 0  # attachments still to come of an event that was refused
         self._heard = True
+        self._lost = False
         self._connects = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -86,7 +93,7 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             if self.lane is not None:
-                self._exchange.disconnect(self.lane)
+                self._exchange.disconnect(self.lane, lost=self._lost)
             self._above.forget(self)
         await self.close()
 
@@ -98,7 +105,7 @@ class Connection:
 
     def new_writer(self, flavour: int) -> SocketWriter:
         """A writer for the lane that this connection is about to get."""
-        return SocketWriter(self._asgi, flavour, self._exchange.delivery)
+        return SocketWriter(self._asgi, flavour, self._exchange.delivery, packet(flavour, Kind.DISCONNECT))
 
     async def say(self, finished: bytes) -> None:
         """Send a packet of the handshake; in its lane, in line with all else, as soon as there is one."""
@@ -110,12 +117,8 @@ class Connection:
             await self._asgi(event)
 
     async def close(self) -> None:
-        """Close the websocket; a client that does not take part in it is cut soon after."""
-        transport = transport_of(self._asgi)
-        if transport is not None:
-            asyncio.get_running_loop().call_later(_CLOSE_PATIENCE_S, transport.abort)
-        with contextlib.suppress(OSError, RuntimeError):
-            await self._asgi({"type": "websocket.close", "code": 1000})
+        """Close the websocket."""
+        await close(self._asgi, 1000)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -135,12 +138,17 @@ class Connection:
         while True:
             message = await receive()
             if message["type"] != "websocket.receive":
+                self._lost = was_lost(message)
                 return
             self._heard = True
             text = message.get("text")
             outcome = self._binary(message["bytes"]) if text is None else self._text(text)
             if outcome is not True and (outcome is False or not await self._packet(outcome)):
                 return
+            lane = self.lane
+            if lane is not None and lane.queues and len(lane.jobs) >= lane.depth:
+                await room_in(lane)
+                self._heard = True
             count += 1
             if count % _TURN == 0:
                 await asyncio.sleep(0)
@@ -247,5 +255,5 @@ class Connection:
         if self._heard:
             self._after(max(0, PING_INTERVAL_S - PING_TIMEOUT_S), self._ping)
         elif self.writer is not None:
-            self._exchange.accounts.cut["silent"] += 1
+            self._exchange.accounts.cut[Cut.SILENT] += 1
             self.writer.abort()

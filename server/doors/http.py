@@ -123,7 +123,7 @@ class HttpDoor:
 
     async def status(self, _request: Request) -> Response:
         """What runs here, and how many clients it serves."""
-        lanes = {"connected": len(self._exchange.delivery.lanes), "waiting": 0}
+        lanes = {"connected": len(self._exchange.delivery.lanes), "waiting": self._exchange.reception.room.present}
         return json_answer(200, {**self._provider.status(), "lanes": lanes, "draining": self._exchange.draining})
 
     async def infer(self, request: Request) -> Response:
@@ -147,7 +147,7 @@ class HttpDoor:
         check_origin(request.scope["headers"], self._exchange.limits.allowed_origins)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         hello = Hello(token=token if scheme.lower() == "bearer" else None)
-        return self._exchange.admit(hello, JSON, reply)
+        return self._exchange.admit(hello, JSON, reply, may_wait=False)
 
     async def _infer(self, request: Request, lane: Lane, reply: _Reply) -> Response:
         limit = self._exchange.limits.max_frame_bytes
@@ -213,6 +213,9 @@ class _Reply:
         if not self.packet.done():
             self.packet.set_result(packet)
         return True
+
+    def close(self, code: int, reason: str) -> None:
+        """Nothing to close: the answer has been written."""
 
     def abort(self) -> None:
         """Nothing to cut: the answer is one packet."""

@@ -33,10 +33,10 @@ from framelane.server.protocol import (
 )
 
 from .explain import explain_msgpack
+from .flow import room_in
 from .origin import check_origin
-from .writer import Receive, Send, SocketWriter, transport_of
+from .writer import Receive, Send, SocketWriter, close, was_lost
 
-_CLOSE_PATIENCE_S = 2.0
 _TURN = 32  # messages that one client may have dealt with before others get a turn of the event loop
 
 
@@ -63,12 +63,14 @@ class WebSocketDoor:
             return
         if lane is None:
             return
+        ended = None
         try:
             self._exchange.greet(lane)
-            if not await self._serve(lane, receive):
-                await _close(send, Close.FLOOD, "too many bad messages")
+            ended = await self._serve(lane, receive)
+            if ended is None:
+                await close(send, Close.FLOOD, "too many bad messages")
         finally:
-            self._exchange.disconnect(lane)
+            self._exchange.disconnect(lane, lost=was_lost(ended))
 
     async def _enter(self, scope: Any, receive: Receive, send: Send) -> Lane | None:
         """The client's hello, and its lane; None if it went away."""
@@ -96,13 +98,13 @@ class WebSocketDoor:
         except BadMessage as error:
             raise Refused(error.message, code=Refusal.BAD_REQUEST) from None
 
-    async def _serve(self, lane: Lane, receive: Receive) -> bool:
-        """Take frames until the client goes (True) or has to be cut (False)."""
+    async def _serve(self, lane: Lane, receive: Receive) -> dict[str, Any] | None:
+        """Take frames until the client goes; the message that says so, or None if it has to be cut."""
         frame, count = self._exchange.frame, 0
         while True:
             message = await receive()
             if message["type"] != "websocket.receive":
-                return True
+                return message
             data = message.get("bytes")
             try:
                 _name, seq, view = decode_websocket_frame(data or b"")
@@ -111,7 +113,9 @@ class WebSocketDoor:
             else:
                 going_on = frame(lane, seq, view)
             if not going_on:
-                return False
+                return None
+            if lane.queues and len(lane.jobs) >= lane.depth:
+                await room_in(lane)
             count += 1
             if count % _TURN == 0:
                 await asyncio.sleep(0)
@@ -132,13 +136,4 @@ async def _refuse(send: Send, refusal: Refused) -> None:
     code = Close.NO_HELLO if isinstance(refusal, _TooLate) else CLOSE_CODES[refusal.code]
     with contextlib.suppress(OSError):  # it may have gone already
         await send({"type": "websocket.send", "bytes": encode_event(WEBSOCKET, "refused", data)})
-        await _close(send, code, refusal.code)
-
-
-async def _close(send: Send, code: int, reason: str) -> None:
-    """Close with a code; a client that does not read it, or does not answer, is cut soon after."""
-    transport = transport_of(send)
-    if transport is not None:
-        asyncio.get_running_loop().call_later(_CLOSE_PATIENCE_S, transport.abort)
-    with contextlib.suppress(OSError, RuntimeError):
-        await send({"type": "websocket.close", "code": int(code), "reason": reason})
+        await close(send, code, refusal.code)

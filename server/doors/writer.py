@@ -8,8 +8,9 @@ buffer is full) a task takes over where it stopped, and tells ``Delivery`` when 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from framelane.preprocess.packets import SOCKETIO, parts
@@ -17,6 +18,8 @@ from framelane.server.lanes.delivery import Delivery
 from framelane.server.lanes.lane import Lane
 
 log = logging.getLogger(__name__)
+
+_CLOSE_PATIENCE_S = 2.0
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -29,14 +32,17 @@ class SocketWriter:
         asgi: the connection's ``send``, as the ASGI server gave it.
         flavour: of the packets.
         delivery: told when a packet that had to wait has been taken.
+        farewell: a packet that goes before a close of the server's own, if the protocol has one.
     """
 
-    __slots__ = ("_asgi", "_dead", "_delivery", "_flavour", "_task", "lane")
+    __slots__ = ("_asgi", "_closing", "_dead", "_delivery", "_farewell", "_flavour", "_task", "lane")
 
-    def __init__(self, asgi: Send, flavour: int, delivery: Delivery) -> None:
+    def __init__(self, asgi: Send, flavour: int, delivery: Delivery, farewell: bytes = b"") -> None:
         self._asgi = asgi
         self._flavour = flavour
         self._delivery = delivery
+        self._farewell = farewell
+        self._closing: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._dead = False
         self.lane: Lane | None = None
@@ -74,6 +80,15 @@ class SocketWriter:
             return False
         steps.close()  # it waited for room, and had written nothing
         return False
+
+    def close(self, code: int, reason: str) -> None:
+        """As ``lanes.lane.Writer.close``. Its door sees it end, and cleans up."""
+        if self._task is not None:  # the client does not read: it would not read this either
+            self.abort()
+        elif not self._dead:
+            self._dead = True
+            farewell = events(self._flavour, self._farewell) if self._farewell else ()
+            self._closing = asyncio.get_running_loop().create_task(close(self._asgi, code, reason, farewell))
 
     def abort(self) -> None:
         """Cut the connection. Its door sees it end, and cleans up."""
@@ -122,6 +137,22 @@ def transport_of(asgi: Send) -> asyncio.WriteTransport | None:
     """The socket transport behind uvicorn's ``send``: ASGI itself has no way to cut a client that does not read."""
     transport = getattr(getattr(asgi, "__self__", None), "transport", None)
     return transport if hasattr(transport, "abort") else None
+
+
+async def close(asgi: Send, code: int, reason: str = "", farewell: Iterable[dict[str, Any]] = ()) -> None:
+    """Close with a code; a client that does not read it, or does not answer, is cut soon after."""
+    transport = transport_of(asgi)
+    if transport is not None:
+        asyncio.get_running_loop().call_later(_CLOSE_PATIENCE_S, transport.abort)
+    with contextlib.suppress(OSError, RuntimeError):
+        for event in farewell:
+            await asgi(event)
+        await asgi({"type": "websocket.close", "code": int(code), "reason": reason})
+
+
+def was_lost(end: dict[str, Any] | None) -> bool:
+    """Whether a connection ended without a word: uvicorn gives a reason, if empty, where a close frame was received."""
+    return end is not None and "reason" not in end
 
 
 def events(flavour: int, packet: bytes) -> list[dict[str, Any]]:

@@ -13,8 +13,10 @@ from typing import Any
 
 from framelane.preprocess.packets import encode_event
 from framelane.server.errors import DeliveryError
+from framelane.server.protocol import Cut
 
 from .accounts import Accounts
+from .conduct import cut
 from .lane import Lane
 from .limits import Limits
 
@@ -108,8 +110,7 @@ class Delivery:
         for lane in list(self._blocked):
             since = lane.blocked_since
             if since is not None and now - since > self._limits.stall_s and not lane.cut:
-                lane.cut = True
-                self._accounts.cut["slow_reader"] += 1
+                cut(self._accounts, lane, Cut.SLOW_READER, f"it has read nothing for {now - since:.1f} s")
                 lane.writer.abort()
 
     def _queue(self, lane: Lane, packet: bytes, deadline: float | None, control: bool) -> None:

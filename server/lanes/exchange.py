@@ -15,43 +15,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import UNSET
 
 from framelane.preprocess.messages import Fate
 from framelane.preprocess.pool import Done, Job
 from framelane.server.errors import BadMessage
-from framelane.server.protocol import Drain, Drop, Dropped, Error, Fault, Hello, Ready
+from framelane.server.protocol import Close, Cut, Drain, Drop, Dropped, Error, Fault, Hello
 
+from . import order
 from .accounts import Accounts
-from .admission import Admission
+from .capacity import Capacity
+from .conduct import Conduct
 from .delivery import Delivery
+from .gauge import Gauge
+from .inflight import Inflight
 from .lane import Lane, Writer
 from .limits import Limits
 from .mailboxes import Mailboxes
+from .reception import Reception
+from .workers import Workers
 
 log = logging.getLogger(__name__)
-
-_LOGGED_CUTS = 100  # /metrics counts them all; whoever floods must not flood the log, too
-
-
-class Workers(Protocol):
-    """What the exchange needs of the pool (``preprocess/pool.py``)."""
-
-    estimate_s: float
-    on_done: Callable[[Done], None]
-    on_credit: Callable[[], None]
-
-    @property
-    def free(self) -> int:
-        """How many frames could be submitted now."""
-
-    def submit(self, job: Job) -> int:
-        """Begin a frame; the request's number. ``on_done`` is called exactly once for it, later."""
-
-    def cancel(self, request: int) -> None:
-        """Nobody waits for it any more. ``on_done`` is called all the same."""
 
 
 class Exchange:
@@ -61,26 +46,36 @@ class Exchange:
         pool: the workers. Its callbacks are set here.
         limits: see ``Limits``.
         clock: seconds on the clock of the deadlines (``time.monotonic``).
+        capacity: frames per second that can be sustained, until it has been measured; 0 makes clients wait for that.
 
     Attributes:
         accounts: the fates of all messages.
+        capacity: what is known of that by now.
         delivery: the one way to the clients.
         draining: no new clients, no new frames.
+        inflight: how many frames may be in work.
+        reception: who has a place, and who waits for one.
     """
 
-    __slots__ = ("_admission", "_clock", "_deadline_s", "_in_flight", "_mailboxes", "_pool", "accounts", "delivery",
-                 "draining", "limits")  # fmt: skip
+    __slots__ = ("_clock", "_conduct", "_deadline_s", "_gauge", "_in_flight", "_mailboxes", "_pool", "accounts",
+                 "capacity", "delivery", "draining", "inflight", "limits", "reception")  # fmt: skip
 
-    def __init__(self, pool: Workers, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, pool: Workers, limits: Limits, clock: Callable[[], float], capacity: float = float("inf")
+    ) -> None:
         self._pool = pool
         self._clock = clock
         self._deadline_s = limits.deadline_ms / 1000
         self._in_flight = 0
-        self._mailboxes = Mailboxes(limits.mailbox_bytes)
-        self._admission = Admission(limits)
+        self._mailboxes = Mailboxes(limits.mailbox_bytes, by_cost=limits.fairness == "cost")
+        self._gauge = Gauge()
         self.limits = limits
         self.accounts = Accounts()
+        self.capacity = Capacity(capacity)
         self.delivery = Delivery(self.accounts, limits, clock)
+        self.inflight = Inflight()
+        self.reception = Reception(self.delivery, self.accounts, self.capacity, limits)
+        self._conduct = Conduct(self.accounts, limits)
         self.draining = False
         pool.on_done = self._done
         pool.on_credit = self._pump
@@ -90,44 +85,48 @@ class Exchange:
         """Bytes of frames that wait in the mailboxes."""
         return self._mailboxes.bytes
 
+    def expect(self, rate: float, alone_s: float) -> None:
+        """Before any frame was measured: frames per second, and seconds of a frame that is alone. Work may begin."""
+        self.capacity.expect(rate)
+        self.inflight.normal_s = alone_s
+        self._pump()
+
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def admit(self, hello: Hello, flavour: int, writer: Writer) -> Lane:
-        """Open a lane for a client; a client that comes back gets a new one.
+    def admit(self, hello: Hello, flavour: int, writer: Writer, *, may_wait: bool = True) -> Lane:
+        """Open a lane for a client; one that comes back gets a new one.
+
+        Args:
+            hello: what it said.
+            flavour: of the packets that it gets.
+            writer: the way to it.
+            may_wait: whether it can be told to wait for a place; if not, it is refused when there is none.
 
         Raises:
             Refused: it may not come in; the door tells it and closes the connection.
         """
-        self._admission.check(hello, len(self.delivery.lanes), self.draining)
-        queues = hello.policy == "queue"
-        lane = Lane(flavour, writer, depth=self.limits.queue_depth if queues else 1, queues=queues)
-        lane.fault_tokens = self.limits.fault_burst
-        self.delivery.open(lane)
-        self.accounts.connected += 1
-        return lane
+        self.reception.admission.check(hello, self.draining)
+        return self.reception.enter(hello, flavour, writer, self._clock(), may_wait=may_wait)
 
     def greet(self, lane: Lane) -> None:
-        """Say `ready`, once the door has finished its own handshake."""
-        limits = self.limits
-        ready = Ready(
-            lane=lane.id,
-            pipeline=limits.pipeline,
-            window=limits.queue_depth + 1 if lane.queues else limits.window,
-            max_frame_bytes=limits.max_frame_bytes,
-            interval_ms=limits.interval_ms,
-            deadline_ms=limits.deadline_ms,
-        )
-        self.delivery.tell(lane, "ready", ready, control=True)
+        """Say `ready` or `waiting`, once the door has finished its own handshake."""
+        self.reception.greet(lane, self._clock())
 
-    def disconnect(self, lane: Lane) -> None:
-        """The connection has ended. Its waiting frames are gone, its frames in work are cancelled; may be repeated."""
+    def disconnect(self, lane: Lane, *, lost: bool = False) -> None:
+        """The connection has ended. Its waiting frames are gone, its frames in work are cancelled; may be repeated.
+
+        Args:
+            lane: its lane.
+            lost: nobody closed it, so its client may come back.
+        """
         if lane.left:
             return
         lane.left = True
-        self.accounts.left += len(self._mailboxes.clear(lane))
+        self.accounts.left += len(self._mailboxes.clear(lane)) + self._forget_early(lane)
         self.delivery.close(lane)
         for request in list(lane.requests):
             self._pool.cancel(request)
+        self.reception.leave(lane, self._clock(), lost=lost and not lane.cut)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -141,6 +140,7 @@ class Exchange:
                 lane, BadMessage(f"seq {seq} came after {lane.last_seq}: it must rise", code=Fault.BAD_SEQ)
             )
         lane.last_seq = seq
+        lane.frames += 1
         self.accounts.received += 1
         if self.draining or not lane.admitted:
             self._drop(lane, seq, Drop.DRAINING if self.draining else Drop.NOT_ADMITTED)
@@ -156,7 +156,7 @@ class Exchange:
             self._drop(lane, seq, Drop.RATE_LIMITED, "too many frames are waiting")
         elif loser is not None:
             self._drop(lane, loser.seq, Drop.SUPERSEDED)
-        if self._mailboxes.ring:
+        if self._mailboxes.lanes:
             self._pump()
         return True
 
@@ -167,33 +167,31 @@ class Exchange:
         """
         self.accounts.received += 1
         self.accounts.refused[error.code] += 1
-        now, limits = self._clock(), self.limits
-        refill = (now - lane.faults_at) * limits.faults_per_s
-        lane.fault_tokens = min(float(limits.fault_burst), lane.fault_tokens + refill) - 1
-        lane.faults_at = now
-        if lane.fault_tokens >= 0:
-            self.delivery.tell(lane, "error", Error(code=error.code, message=error.message))
-            return True
-        if not lane.cut:
-            lane.cut = True
-            self.accounts.cut[Fault.FLOOD] += 1
-            if self.accounts.cut[Fault.FLOOD] <= _LOGGED_CUTS:
-                log.warning("lane %s is cut: it floods with bad messages, the last: %s", lane.id, error.message)
-        return False
+        if not self._conduct.bad_message(lane, error.message, self._clock()):
+            return False
+        self.delivery.tell(lane, "error", Error(code=error.code, message=error.message))
+        return True
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Expire frames that wait in vain, and cut clients that do not read. Call it about ten times a second."""
+        """Everything that time alone changes. Call it about ten times a second."""
         now = self._clock()
         for job in self._mailboxes.overdue(self.delivery.lanes.values(), now):
             self._drop(job.owner, job.seq, Drop.EXPIRED)
+            _has_room(job.owner)
         self.delivery.cut_stalled(now)
+        reading = self._gauge.read(now)
+        if reading is not None:
+            self.capacity.turn(reading, self.reception.held_back)
+            self.inflight.turn(reading, self._in_flight + self._pool.free, self.capacity.rate)
+        if not self.draining:
+            self.reception.turn(now)
 
     def drain(self, first_ms: int, spread_ms: int) -> None:
         """Take nothing more, and ask every client to reconnect elsewhere, spread over `spread_ms`."""
         self.draining = True
-        lanes = list(self.delivery.lanes.values())
+        lanes = [lane for lane in self.delivery.lanes.values() if lane.ticket]  # the others hear one answer only
         for index, lane in enumerate(lanes):
             after = first_ms + spread_ms * index // len(lanes)
             self.delivery.tell(lane, "drain", Drain(reconnect_after_ms=after), control=True)
@@ -202,23 +200,25 @@ class Exchange:
 
     def _pump(self) -> None:
         """Give the workers what they can take, one frame of each lane in turn."""
-        pool, take = self._pool, self._mailboxes.take
-        while self._mailboxes.ring and pool.free > 0:
+        pool, take, limit = self._pool, self._mailboxes.take, self.inflight.limit
+        while self._mailboxes.lanes and self._in_flight < limit and pool.free > 0:
             job = take()
             if job is None:
                 return
-            now = self._clock()
+            now, lane = self._clock(), job.owner
             # With nothing in flight the estimate would never be renewed: one frame goes ahead and proves it wrong.
             expected = now + pool.estimate_s if self._in_flight else now
             if expected > job.deadline:
-                self._mailboxes.finished(job.owner)
-                self._drop(job.owner, job.seq, Drop.EXPIRED)
+                self._mailboxes.spared(lane)
+                self._drop(lane, job.seq, Drop.EXPIRED)
             else:
                 self._submit(job, now)
+            if lane.on_room is not None:
+                _has_room(lane)
 
     def _submit(self, job: Job, now: float) -> None:
         lane: Lane = job.owner
-        job.state = lane.state
+        job.state, job.submitted = lane.state, now
         try:
             request = self._pool.submit(job)
         except Exception:  # it must cost this frame only, not the connection that happened to call
@@ -229,27 +229,40 @@ class Exchange:
         self._in_flight += 1
         self.accounts.queue_s += now - job.received
         lane.requests.add(request)
+        if lane.parallel > 1:
+            order.started(lane, request)
 
     def _done(self, done: Done) -> None:
         """The workers are done with a frame: enter its fate, and let its lane have the next turn."""
-        job = done.job
-        lane: Lane = job.owner
+        lane: Lane = done.job.owner
         self._in_flight -= 1
-        self._mailboxes.finished(lane)
         lane.requests.discard(done.request)
+        now = self._clock()
+        if lane.parallel == 1 or lane.left:
+            self._settle(lane, done, now)
+        else:
+            for each in order.in_turn(lane, done):
+                self._settle(lane, each, now)
+        if self._mailboxes.lanes:
+            self._pump()
+        if done.fate == Fate.OK:
+            self._gauge.finished(now, now - done.job.submitted, self._mailboxes.lanes > 0)
+
+    def _settle(self, lane: Lane, done: Done, now: float) -> None:
+        self._mailboxes.finished(lane, done.preprocess_s + done.inference_s)
         if lane.left:
             self.accounts.left += 1
         elif done.fate == Fate.OK:
-            self._answer(lane, job, done)
+            self._answer(lane, done, now)
         else:
-            self._drop(lane, job.seq, _DROPS.get(done.fate, Drop.FAILED), done.message)
-        if self._mailboxes.ring:
-            self._pump()
+            self._drop(lane, done.job.seq, _DROPS.get(done.fate, Drop.FAILED), done.message)
+            if done.fatal and not self._conduct.fatal_frame(lane, now):
+                lane.writer.close(Close.FATAL_FRAMES, Cut.FATAL_FRAMES)
 
-    def _answer(self, lane: Lane, job: Job, done: Done) -> None:
+    def _answer(self, lane: Lane, done: Done, now: float) -> None:
+        job = done.job
         if self.limits.stateful:
             lane.state = done.state
-        now = self._clock()
         if now > job.deadline:
             self._drop(lane, job.seq, Drop.EXPIRED)
             return
@@ -260,6 +273,20 @@ class Exchange:
         """Enter the fate, and say so."""
         self.accounts.dropped[reason] += 1
         self.delivery.tell(lane, "dropped", Dropped(seq=seq, reason=reason, message=message or UNSET))
+
+    def _forget_early(self, lane: Lane) -> int:
+        """Results that were held back for a lane that leaves now: they are not in work any more."""
+        held = order.forget(lane)
+        for _ in range(held):
+            self._mailboxes.finished(lane)
+        return held
+
+
+def _has_room(lane: Lane) -> None:
+    """Let the door read on that waits for a full queue."""
+    on_room, lane.on_room = lane.on_room, None
+    if on_room is not None:
+        on_room()
 
 
 def _size_message(size: int, most: int) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
-from framelane.preprocess.pool import Job
+from framelane.preprocess.pool import Done, Job
 
 
 class Writer(Protocol):
@@ -22,6 +23,9 @@ class Writer(Protocol):
         ``Delivery.written`` when it has been taken; until then it must not be given another.
         """
 
+    def close(self, code: int, reason: str) -> None:
+        """Close the connection and say why; it is cut if its client does not take part in that."""
+
     def abort(self) -> None:
         """Cut the connection now, without waiting for a client that does not read."""
 
@@ -32,45 +36,76 @@ class Lane:
     __slots__ = (
         "admitted",
         "blocked_since",
+        "cost_s",
         "cut",
         "depth",
+        "early",
+        "fatal_at",
         "fault_tokens",
         "faults_at",
         "flavour",
+        "frames",
+        "frames_seen",
         "id",
         "in_work",
         "jobs",
         "last_seq",
         "left",
+        "on_room",
         "outbox",
         "outbox_bytes",
+        "paced_at",
+        "paced_ms",
         "parallel",
-        "queued",
+        "place",
         "queues",
         "requests",
+        "reserved_fps",
+        "resumes",
+        "started",
         "state",
+        "ticket",
+        "turn",
         "writer",
     )
 
-    def __init__(self, flavour: int, writer: Writer, *, depth: int = 1, queues: bool = False) -> None:
+    def __init__(
+        self, flavour: int, writer: Writer, *, depth: int = 1, queues: bool = False, parallel: int = 1
+    ) -> None:
         self.id = secrets.token_urlsafe(12)
         self.flavour = flavour
         self.writer = writer
         # exchange
-        self.admitted = True
         self.left = False
         self.last_seq = -1
+        self.frames = 0
         self.state = b""
         self.requests: set[int] = set()
+        self.on_room: Callable[[], None] | None = None
+        # order
+        self.started: deque[int] = deque()
+        self.early: dict[int, Done] = {}
+        # conduct
         self.fault_tokens = 0.0
         self.faults_at = 0.0
+        self.fatal_at: deque[float] = deque()
+        # reception
+        self.admitted = True
+        self.ticket = ""
+        self.resumes = False
+        self.reserved_fps = 0.0
+        self.frames_seen = 0
+        self.paced_ms = 0
+        self.paced_at = 0.0
         # mailboxes
         self.jobs: deque[Job] = deque()
         self.depth = depth
         self.queues = queues
-        self.parallel = 1
+        self.parallel = parallel
         self.in_work = 0
-        self.queued = False
+        self.place = 0
+        self.turn = 0.0
+        self.cost_s = 0.0
         # delivery
         self.outbox: deque[tuple[bytes, float | None]] = deque()
         self.outbox_bytes = 0

@@ -1,19 +1,28 @@
-"""Who is served next: the frames that wait, and the ring of lanes that have one.
+"""Who is served next: the frames that wait, and the line of lanes that have one.
 
 A lane holds one waiting frame, and a newer one takes its place (policy "latest"); with the policy "queue" it holds a
-few, in order. A lane is in the ring, once, exactly when it has a waiting frame and fewer in work than it may have. The
-ring is turned one frame at a time, so every client gets the same share however much it sends. The bytes of all waiting
-frames together have a budget.
+few, in order. A lane stands in the line, once, exactly when it has a waiting frame and fewer in work than it may have.
+The bytes of all waiting frames together have a budget.
+
+The line is start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). Each lane has a clock, its `turn`, that every
+frame taken moves on: by one, or by what its frames cost on average, in seconds of workers and slots. Next is whoever's
+clock is furthest behind; a lane that comes back from a pause starts at the clock of the frame taken last. Among lanes
+that always have a frame this is round-robin. It differs from a plain ring for those who send seldom: when turns come
+round more slowly than frames expire, a ring would put each new frame of theirs at its end, where it expires again and
+again. Here a lane that was not served is the next to be.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 from framelane.preprocess.pool import Job
 
 from .lane import Lane
+
+_COST_WEIGHT = 0.2
+_STALE = 64
 
 
 class Mailboxes:
@@ -21,18 +30,24 @@ class Mailboxes:
 
     Args:
         budget: the most bytes that may wait, summed over all lanes.
+        by_cost: whether a turn costs a lane the measured seconds of its frames; else all frames cost the same.
 
     Attributes:
-        ring: lanes that can be served, next first. Empty means that ``take`` has nothing.
+        lanes: how many lanes stand in the line. 0 means that ``take`` has nothing.
         bytes: what waits now.
     """
 
-    __slots__ = ("_budget", "bytes", "ring")
+    __slots__ = ("_budget", "_by_cost", "_clock", "_line", "_mean_s", "_places", "bytes", "lanes")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, *, by_cost: bool = False) -> None:
         self._budget = budget
+        self._by_cost = by_cost
+        self._mean_s = 0.0
+        self._clock = 0.0
+        self._places = 0
+        self._line: list[tuple[float, int, Lane]] = []  # with entries of lanes that have left the line
         self.bytes = 0
-        self.ring: deque[Lane] = deque()
+        self.lanes = 0
 
     def offer(self, lane: Lane, job: Job) -> Job | None:
         """Put a frame into a lane's mailbox.
@@ -54,31 +69,48 @@ class Mailboxes:
             jobs.pop()
         jobs.append(job)
         self.bytes = after
-        if not lane.queued and lane.in_work < lane.parallel:
-            lane.queued = True
-            self.ring.append(lane)
+        if not lane.place and lane.in_work < lane.parallel:
+            self._line_up(lane)
         return loser
 
     def take(self) -> Job | None:
-        """The next frame to work on; its lane has one more in work until ``finished``."""
-        if not self.ring:
-            return None
-        lane = self.ring.popleft()
-        job = lane.jobs.popleft()
-        self.bytes -= len(job.data)
-        lane.in_work += 1
-        if lane.jobs and lane.in_work < lane.parallel:
-            self.ring.append(lane)
-        else:
-            lane.queued = False
-        return job
+        """The next frame to work on; its lane has one more in work until ``finished`` or ``spared``."""
+        while self._line:
+            turn, place, lane = heappop(self._line)
+            if lane.place != place:
+                continue
+            job = lane.jobs.popleft()
+            self.bytes -= len(job.data)
+            self._clock = turn
+            lane.turn = turn + (self._cost(lane) if self._by_cost else 1.0)
+            lane.in_work += 1
+            lane.place = 0
+            self.lanes -= 1
+            if lane.jobs and lane.in_work < lane.parallel:
+                self._line_up(lane)
+            return job
+        return None
 
-    def finished(self, lane: Lane) -> None:
-        """A frame of the lane is no longer in work. A lane that has left has nothing waiting, so it stays out."""
+    def finished(self, lane: Lane, cost_s: float = 0.0) -> None:
+        """A frame of the lane is no longer in work. A lane that has left has nothing waiting, so it stays out.
+
+        Args:
+            lane: its lane.
+            cost_s: seconds of workers and slots that it took.
+        """
+        if self._by_cost and cost_s > 0:
+            lane.cost_s = cost_s if lane.cost_s == 0 else lane.cost_s + (cost_s - lane.cost_s) * _COST_WEIGHT
+            self._mean_s = cost_s if self._mean_s == 0 else self._mean_s + (cost_s - self._mean_s) * _COST_WEIGHT
         lane.in_work -= 1
-        if lane.jobs and not lane.queued:
-            lane.queued = True
-            self.ring.append(lane)
+        if lane.jobs and not lane.place:
+            self._line_up(lane)
+
+    def spared(self, lane: Lane) -> None:
+        """The frame that was taken is not worked on: it costs its lane no turn."""
+        lane.turn -= self._cost(lane) if self._by_cost else 1.0
+        if lane.place:  # it stands in line for a later turn than it need
+            self._leave_line(lane)
+        self.finished(lane)
 
     def clear(self, lane: Lane) -> list[Job]:
         """Empty a lane's mailbox and return what was in it. Its frames in work still end with ``finished``."""
@@ -99,8 +131,23 @@ class Mailboxes:
                 late += found
         return late
 
+    def _line_up(self, lane: Lane) -> None:
+        self._places = lane.place = self._places + 1
+        self.lanes += 1
+        lane.turn = max(lane.turn, self._clock)
+        heappush(self._line, (lane.turn, lane.place, lane))
+
+    def _leave_line(self, lane: Lane) -> None:
+        lane.place = 0
+        self.lanes -= 1
+        if len(self._line) > 2 * self.lanes + _STALE:
+            self._line = [entry for entry in self._line if entry[2].place == entry[1]]
+            heapify(self._line)
+
+    def _cost(self, lane: Lane) -> float:
+        return lane.cost_s or self._mean_s
+
     def _out(self, lane: Lane, jobs: list[Job]) -> None:
         self.bytes -= sum(len(job.data) for job in jobs)
-        if lane.queued and not lane.jobs:
-            lane.queued = False
-            self.ring.remove(lane)
+        if lane.place and not lane.jobs:
+            self._leave_line(lane)

@@ -33,6 +33,7 @@ PATIENCE_S = 40.0
 
 _MARK = "TREE_OF_AN_END_TO_END_TEST"
 _PROGRAM = (sys.executable, "-m", "framelane.server.cli", "serve")
+_PLACES = {"FRAMELANE_MAX_CLIENTS": "1000"}  # a busy machine, measured, must not make a test's clients wait
 # The parent of a server is the test process, and it must not outlive it, whatever ends it.
 _DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 _ADDRESS = re.compile(r"Page +http://localhost:(\d+)/")
@@ -136,7 +137,7 @@ class Serve:
                 stderr=errors,
                 start_new_session=True,
                 cwd=cwd,
-                env={**clean_environment(), **(environment or {}), _MARK: self.mark},
+                env={**clean_environment(), **_PLACES, **(environment or {}), _MARK: self.mark},
             )
         self.pid = self.popen.pid
 

@@ -53,7 +53,7 @@ async def test_no_answer_within_the_deadline_is_504() -> None:
 
 
 async def test_full_server_is_429_with_a_time_to_come_back() -> None:
-    async with run_gateway(EchoPool(), max_clients=0) as gateway, client(gateway) as http:
+    async with run_gateway(EchoPool(), max_clients=0, waiting_room=0) as gateway, client(gateway) as http:
         answer = await http.post("/v1/infer", content=b"abc")
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
         assert answer.json() == {"code": "full", "message": "all places are taken", "retry_after_ms": 2000}

@@ -89,7 +89,7 @@ async def test_stock_client_that_disconnects_leaves_nothing(gateway: Gateway, pa
 
 @pytest.mark.parametrize("parser", PARSERS)
 async def test_refusal_is_a_connect_error_with_code_and_time(parser: str) -> None:
-    async with run_gateway(EchoPool(), max_clients=0) as gateway:
+    async with run_gateway(EchoPool(), max_clients=0, waiting_room=0) as gateway:
         client = Stock(parser)
         with pytest.raises(socketio.exceptions.ConnectionError):
             await client.connect(gateway)

@@ -20,11 +20,13 @@ async def client(gateway: Gateway) -> AsyncIterator[Plain]:
 
 
 async def test_ready_says_what_the_client_must_know(gateway: Gateway, client: Plain) -> None:
-    lane = client.greeting.pop("lane")
+    lane, ticket = client.greeting.pop("lane"), client.greeting["ticket"]
+    assert len(ticket) == 24
+    assert ticket != lane
     assert list(gateway.exchange.delivery.lanes) == [lane]
     assert client.greeting == {
         "protocol": 1, "pipeline": "echo", "window": 2, "max_frame_bytes": 1048576, "interval_ms": 33,
-        "deadline_ms": 500,
+        "deadline_ms": 500, "ticket": ticket,
     }  # fmt: skip
     assert client.socket.subprotocol == "framelane.v1"
 
@@ -162,7 +164,7 @@ async def test_right_token_comes_in() -> None:
 
 
 async def test_full_server_refuses_with_a_time_to_come_back() -> None:
-    async with run_gateway(EchoPool(), max_clients=1) as gateway:
+    async with run_gateway(EchoPool(), max_clients=1, waiting_room=0) as gateway:
         first = await Plain.ready(gateway)
         client = await Plain.open(gateway)
         await client.say("hello", {})
@@ -250,19 +252,52 @@ async def test_waiting_frame_expires_though_no_worker_comes() -> None:
         await client.socket.close()
 
 
-async def test_policy_queue_keeps_every_frame_in_order() -> None:
+async def test_policy_queue_keeps_every_frame_in_order_and_slows_its_client_down() -> None:
     pool = FakePool()
-    async with run_gateway(pool, queue_depth=3) as gateway:
+    async with run_gateway(pool, queue_depth=3, deadline_ms=60_000) as gateway:
         client = await Plain.ready(gateway, {"policy": "queue"})
         assert client.greeting["window"] == 4
-        for seq in range(5):
-            await client.say("frame", seq, b"x")
-        assert await client.hear() == [
-            "dropped", {"seq": 4, "reason": "rate_limited", "message": "too many frames are waiting"}
-        ]  # fmt: skip
-        for seq in range(4):
+        sending = asyncio.create_task(flood_frames(client, 40))
+        lane = next(iter(gateway.exchange.delivery.lanes.values()))
+        await gateway.until(lambda: len(lane.jobs) == 3)
+        await asyncio.sleep(0.1)
+        assert len(lane.jobs) == 3
+        assert gateway.exchange.accounts.received == 4
+        for seq in range(40):
+            await gateway.until(lambda: bool(pool.jobs))
             pool.finish()
             assert (await client.hear())[1]["seq"] == seq
+        await sending
+        assert gateway.books()["dropped"] == 0
+        await client.socket.close()
+
+
+async def flood_frames(client: Plain, count: int) -> None:
+    for seq in range(count):
+        await client.say("frame", seq, bytes(500_000))
+
+
+async def test_full_queue_of_a_client_that_goes_is_left() -> None:
+    pool = FakePool()
+    async with run_gateway(pool, queue_depth=2, deadline_ms=300) as gateway:
+        client = await Plain.ready(gateway, {"policy": "queue"})
+        for seq in range(4):
+            await client.say("frame", seq, b"x")
+        await gateway.until(lambda: gateway.exchange.accounts.received == 3)
+        client.socket.transport.abort()
+        await gateway.until_gone()
+        pool.finish()
+        assert gateway.books()["inside"] == 0
+
+
+async def test_pings_are_answered_while_a_queue_is_full() -> None:
+    pool = FakePool()
+    async with run_gateway(pool, queue_depth=1, deadline_ms=200) as gateway:
+        client = await Plain.ready(gateway, {"policy": "queue"})
+        for seq in range(3):
+            await client.say("frame", seq, b"x")
+        await asyncio.wait_for(await client.socket.ping(), 3)
+        pool.finish()
         await client.socket.close()
 
 
