@@ -33,7 +33,7 @@ def crowd_server(mirror_server: Serve) -> Serve:
 async def test_hundred_clients_that_come_and_go_get_their_own_results_only(crowd_server: Serve) -> None:
     before = crowd_server.books()
     crowd = Crowd(crowd_server.port, seed=2)
-    await crowd.run(clients=100, seconds=8)
+    await crowd.run(clients=100, seconds=6)
     assert not crowd.strangers
     crowd.assert_books((await asyncio.to_thread(crowd_server.quiet_books)).since(before))
     assert crowd.connections >= 150
