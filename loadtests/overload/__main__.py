@@ -187,6 +187,7 @@ def draw(session: Session, target: Target, folder: Path) -> list[Path]:
 @click.option("-r", "--rounds", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--patience", default=1, show_default=True, help="repetitions of a void run")
 @click.option("--legacy/--no-legacy", default=True, show_default=True, help="measure the legacy server's curve too")
+@click.option("--precedence", is_flag=True, help="let the servers, too, go before other programs of a shared machine")
 @click.option("--quick", is_flag=True, help="short windows and small crowds; a look, too short to judge by")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("out/overload"),
               show_default=True, help="folder for JSON and pictures")  # fmt: skip
@@ -204,6 +205,7 @@ def main(context: click.Context, /, scenarios: tuple[str, ...], quick: bool, out
         workers=given["workers"],
         slots=given["slots"],
         arguments=given["serve"],
+        precedence=given["precedence"],
     )
     effort = Effort(**{name: given[name] for name in Effort.__struct_fields__})
     session = Session([SCENARIOS[name]() for name in scenarios or SCENARIOS], given["rounds"], console)

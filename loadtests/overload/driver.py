@@ -2,14 +2,12 @@
 
 It brings its clients in, writes FOLDER/ready, waits for FOLDER/go (the moment to start, seconds of ``time.monotonic``),
 plays its orders, and leaves FOLDER/records. The harness starts it; nobody else needs to. Where it may, it goes before
-other programs of the machine, so that frames are sent when they are due however busy the cores are.
+other programs of the machine (``precedence.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import resource
 from pathlib import Path
 
@@ -19,10 +17,10 @@ import msgspec
 from framelane.loadtests.generator import FrameFile
 
 from .crowd import Crowd, Orders
+from .precedence import run_on_time
 from .records import Records
 
 READY, GO, RECORDS = "ready", "go", "records"
-_PRECEDENCE = -10
 
 
 @click.command(help=__doc__)
@@ -30,8 +28,7 @@ _PRECEDENCE = -10
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
 def main(orders_file: Path, folder: Path) -> None:
     """Entry point of the process."""
-    with contextlib.suppress(PermissionError):
-        os.nice(_PRECEDENCE)
+    run_on_time()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     orders = msgspec.json.decode(orders_file.read_bytes(), type=Orders, dec_hook=lambda kind, value: kind(value))

@@ -13,6 +13,7 @@ import msgspec
 from framelane.loadtests.processes import Process, Server, free_port
 
 from .books import Metrics, parse_metrics
+from .precedence import take_precedence
 
 _DEFAULT_DEADLINE_MS = 500
 
@@ -27,6 +28,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         slots: active slots, 0 for the server's own choice; for legacy with a fault off: threads or processes.
         workers: of the product, 0 for its own choice.
         arguments: further ones of the command.
+        precedence: whether its processes go before other programs of the machine, as the generators do.
     """
 
     name: str = "product"
@@ -36,6 +38,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 2
     deadline_ms: int = _DEFAULT_DEADLINE_MS
     arguments: tuple[str, ...] = ()
+    precedence: bool = False
 
     @property
     def capacity(self) -> float | None:
@@ -85,6 +88,8 @@ class Running(Server):
         self.port = port or free_port()
         started = time.monotonic()
         Process.__init__(self, [*target.command(), "--host", "127.0.0.1", "--port", str(self.port)], log)
+        if target.precedence:
+            take_precedence(self.pid)
         try:
             self._wait_until_ready(started + patience)
         except BaseException:

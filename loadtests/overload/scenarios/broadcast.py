@@ -70,7 +70,14 @@ class Broadcast:
 def _one(lab: Lab, clients: int, broadcast: bool) -> Run:
     """Run once. Where the generator suffers under the flood too, that is told, and not repeated."""
     switches = ("--no-inline", "--no-process", "--broadcast" if broadcast else "--no-broadcast")
-    target = Target(name="legacy", pipeline="face_mesh", device=_DEVICE, slots=_PARALLEL, arguments=switches)
+    target = Target(
+        name="legacy",
+        pipeline="face_mesh",
+        device=_DEVICE,
+        slots=_PARALLEL,
+        arguments=switches,
+        precedence=lab.target.precedence,
+    )
     with lab.server(target) as server:
         seconds = max(4.0, _SECONDS * lab.effort.scale)
         return lab.run(server, lab.orders(server, PACE_FPS, seconds, clients=clients), tolerant=True)
