@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import sys
@@ -65,6 +66,37 @@ def _metavar(field: msgspec.structs.FieldInfo) -> str:
         return "|".join(typing.get_args(plain))
     number = "FPS" if field.name.endswith("fps") else "SECONDS"
     return {int: "N", float: number}.get(plain, "TEXT")
+
+
+class Elsewhere(click.Command):
+    """A command that another package brings, imported when it is called: the server knows only its name.
+
+    So ``--help`` waits for none of its libraries, and a server without the extra has the command, which says what is
+    missing.
+
+    Args:
+        name: of the command.
+        module: whose ``main`` it is.
+        short_help: its line in ``framelane --help``.
+    """
+
+    def __init__(self, name: str, module: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self._module = module
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the real command, which click then invokes."""
+        try:
+            command: click.Command = importlib.import_module(self._module).main
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("framelane"):
+                raise
+            text = f"`{self.name}` needs {error.name}, which is not installed: pip install 'framelane[loadtest]'"
+            click.secho(f"framelane: {text}", fg="red", err=True)
+            sys.exit(START_FAILED)
+        return command.make_context(info_name, args, parent, **extra)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,6 +171,12 @@ def models(models: tuple[str, ...]) -> None:
     except FramelaneError as error:
         click.secho(f"framelane: {error.message}", fg="red", err=True)
         sys.exit(START_FAILED)
+
+
+main.add_command(Elsewhere("sweep", "framelane.loadtests.sweep_command", "Find what limits a server, by prediction."))
+main.add_command(Elsewhere("probe", "framelane.loadtests.probe_command", "Tell whether slots really run at once."))
+main.add_command(Elsewhere("gate", "framelane.loadtests.gate_command", "Decide how many slots shall be active."))
+main.add_command(Elsewhere("plan", "framelane.loadtests.plan_command", "Say how many GPUs and dollars users take."))
 
 
 if __name__ == "__main__":
