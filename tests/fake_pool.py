@@ -36,7 +36,15 @@ class FakePool:
         self.cancelled.append(request)
 
     def finish(
-        self, request: int | None = None, fate: Fate = Fate.OK, *, state: bytes = b"", message: str = "", **fields: Any
+        self,
+        request: int | None = None,
+        fate: Fate = Fate.OK,
+        *,
+        state: bytes = b"",
+        message: str = "",
+        inference_s: float = 0.003,
+        fatal: bool = False,
+        **fields: Any,
     ) -> Job:
         """End a request (the oldest one) with a result that has `seq`, the frame's size, and `fields`."""
         request = min(self.jobs) if request is None else request
@@ -44,7 +52,7 @@ class FakePool:
         packet = b""
         if fate is Fate.OK:
             packet = encode_event(job.flavour, "result", {"seq": job.seq, "size": len(job.data), **fields})
-        self.on_done(Done(request, job, fate, packet, state, message, 0.002, 0.003))
+        self.on_done(Done(request, job, fate, packet, state, message, 0.0, inference_s, fatal))
         return job
 
 

@@ -19,7 +19,8 @@ from .limits import Limits
 
 _USED = 0.95
 _SILENT = 0.1
-_FADE = 0.2
+_RISE = 0.5  # per look: soon, since frames come
+_FADE = 0.2  # slowly, since they may come back
 
 
 class Admission:
@@ -102,7 +103,7 @@ class Admission:
         """A client that has a place sends `rate` frames per second."""
         most = self._limits.client_fps
         used = min(most, max(_SILENT * most, rate))
-        change = used - lane.reserved_fps if used > lane.reserved_fps else (used - lane.reserved_fps) * _FADE
+        change = (used - lane.reserved_fps) * (_RISE if used > lane.reserved_fps else _FADE)
         lane.reserved_fps += change
         self.reserved_fps += change
 

@@ -62,6 +62,7 @@ class Lane:
         "requests",
         "reserved_fps",
         "resumes",
+        "served",
         "started",
         "state",
         "ticket",
@@ -105,6 +106,7 @@ class Lane:
         self.in_work = 0
         self.place = 0
         self.turn = 0.0
+        self.served = 0
         self.cost_s = 0.0
         # delivery
         self.outbox: deque[tuple[bytes, float | None]] = deque()

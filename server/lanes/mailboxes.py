@@ -6,10 +6,11 @@ The bytes of all waiting frames together have a budget.
 
 The line is start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). Each lane has a clock, its `turn`, that every
 frame taken moves on: by one, or by what its frames cost on average, in seconds of workers and slots. Next is whoever's
-clock is furthest behind; a lane that comes back from a pause starts at the clock of the frame taken last. Among lanes
-that always have a frame this is round-robin. It differs from a plain ring for those who send seldom: when turns come
-round more slowly than frames expire, a ring would put each new frame of theirs at its end, where it expires again and
-again. Here a lane that was not served is the next to be.
+clock is furthest behind, and among equals whoever was served longest ago; a lane that comes back from a pause counts
+as no further behind than the frame taken last. Among lanes that always have a frame this is round-robin. It differs
+from a plain ring for those who send seldom: when turns come round more slowly than frames expire, a ring would put each
+new frame of theirs at its end, where it expires again and again. Here they have a place in the round, and if it has
+gone by, they are next.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ class Mailboxes:
         bytes: what waits now.
     """
 
-    __slots__ = ("_budget", "_by_cost", "_clock", "_line", "_mean_s", "_places", "bytes", "lanes")
+    __slots__ = ("_before", "_budget", "_by_cost", "_clock", "_line", "_mean_s", "_places", "bytes", "lanes")
 
     def __init__(self, budget: int, *, by_cost: bool = False) -> None:
         self._budget = budget
         self._by_cost = by_cost
         self._mean_s = 0.0
         self._clock = 0.0
-        self._places = 0
-        self._line: list[tuple[float, int, Lane]] = []  # with entries of lanes that have left the line
+        self._places = 1
+        self._before = (0.0, 0)  # turn and served of the lane that was taken from, as they were
+        self._line: list[tuple[float, int, int, Lane]] = []  # with entries of lanes that have left the line
         self.bytes = 0
         self.lanes = 0
 
@@ -76,12 +78,14 @@ class Mailboxes:
     def take(self) -> Job | None:
         """The next frame to work on; its lane has one more in work until ``finished`` or ``spared``."""
         while self._line:
-            turn, place, lane = heappop(self._line)
+            turn, _served, place, lane = heappop(self._line)
             if lane.place != place:
                 continue
             job = lane.jobs.popleft()
             self.bytes -= len(job.data)
             self._clock = turn
+            self._before = lane.turn, lane.served
+            self._places = lane.served = self._places + 1
             lane.turn = turn + (self._cost(lane) if self._by_cost else 1.0)
             lane.in_work += 1
             lane.place = 0
@@ -106,8 +110,8 @@ class Mailboxes:
             self._line_up(lane)
 
     def spared(self, lane: Lane) -> None:
-        """The frame that was taken is not worked on: it costs its lane no turn."""
-        lane.turn -= self._cost(lane) if self._by_cost else 1.0
+        """The frame that was taken last is not worked on: it costs its lane no turn."""
+        lane.turn, lane.served = self._before
         if lane.place:  # it stands in line for a later turn than it need
             self._leave_line(lane)
         self.finished(lane)
@@ -134,14 +138,14 @@ class Mailboxes:
     def _line_up(self, lane: Lane) -> None:
         self._places = lane.place = self._places + 1
         self.lanes += 1
-        lane.turn = max(lane.turn, self._clock)
-        heappush(self._line, (lane.turn, lane.place, lane))
+        lane.served = lane.served or self._places  # a new one has missed nothing
+        heappush(self._line, (max(lane.turn, self._clock), lane.served, lane.place, lane))
 
     def _leave_line(self, lane: Lane) -> None:
         lane.place = 0
         self.lanes -= 1
         if len(self._line) > 2 * self.lanes + _STALE:
-            self._line = [entry for entry in self._line if entry[2].place == entry[1]]
+            self._line = [entry for entry in self._line if entry[3].place == entry[2]]
             heapify(self._line)
 
     def _cost(self, lane: Lane) -> float:

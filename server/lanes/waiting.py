@@ -42,7 +42,7 @@ class WaitingRoom:
         self._line: list[Entry | None] = []
         self._first = 0  # nobody before this index
         self._entries: dict[str, Entry] = {}
-        self._away: deque[Entry] = deque()  # by `until`, some of whom may have come back
+        self._away: deque[tuple[float, Entry]] = deque()  # until when; some of them may have come back
         self._present = 0
         self._swept = 0
         self._swept_before = 0  # entries before `_swept`
@@ -84,7 +84,7 @@ class WaitingRoom:
         self._present -= 1
         if lost and self._grace_s > 0:
             entry.until = now + self._grace_s
-            self._away.append(entry)
+            self._away.append((entry.until, entry))
         else:
             self._remove(entry)
 
@@ -109,9 +109,9 @@ class WaitingRoom:
 
     def expire(self, now: float) -> None:
         """Forget those who have not come back in time."""
-        while self._away and self._away[0].until <= now:
-            entry = self._away.popleft()
-            if entry.lane is None and entry.until <= now and self._entries.get(entry.ticket) is entry:
+        while self._away and self._away[0][0] <= now:
+            until, entry = self._away.popleft()
+            if entry.lane is None and entry.until == until and self._entries.get(entry.ticket) is entry:
                 self._remove(entry)
 
     def news(self, now: float, most: int, every_s: float) -> list[tuple[Lane, int]]:

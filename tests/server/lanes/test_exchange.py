@@ -1,63 +1,12 @@
-"""One fate for every message, in any order of frames, results, deaths and departures; without sockets or sleep."""
+"""One fate for every message: frames, results, deaths and departures, one by one; without sockets or sleep."""
 
-import random
 from typing import Any
 
-import msgpack
 import pytest
-from fake_pool import FakePool
+from lane_world import World
 
 from framelane.preprocess.messages import Fate
-from framelane.preprocess.packets import WEBSOCKET
 from framelane.server.errors import BadMessage, Refused
-from framelane.server.lanes.exchange import Exchange
-from framelane.server.lanes.lane import Lane
-from framelane.server.lanes.limits import Limits
-from framelane.server.protocol import Hello
-
-
-class Client:
-    """A writer that remembers what its client got."""
-
-    def __init__(self) -> None:
-        self.got: list[list[Any]] = []
-        self.reads = True
-        self.stuck: bytes | None = None
-        self.aborted = False
-
-    def write(self, packet: bytes) -> bool:
-        assert self.stuck is None
-        if self.reads:
-            self.got.append(msgpack.unpackb(packet))
-        else:
-            self.stuck = packet
-        return self.reads
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def results(self) -> list[int]:
-        return [event[1]["seq"] for event in self.got if event[0] == "result"]
-
-    def dropped(self) -> list[tuple[int, str]]:
-        return [(event[1]["seq"], event[1]["reason"]) for event in self.got if event[0] == "dropped"]
-
-
-class World:
-    def __init__(self, credits: int = 4, **limits: Any) -> None:
-        self.now = 0.0
-        self.pool = FakePool(credits)
-        self.exchange = Exchange(self.pool, Limits(**{"pipeline": "echo", **limits}), lambda: self.now)
-
-    def client(self, **hello: Any) -> tuple[Lane, Client]:
-        client = Client()
-        lane = self.exchange.admit(Hello(**hello), WEBSOCKET, client)
-        self.exchange.greet(lane)
-        return lane, client
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        return dict(self.exchange.accounts.dropped)
 
 
 def test_frame_goes_to_a_worker_and_its_result_back() -> None:
@@ -248,110 +197,136 @@ def test_draining_server_finishes_what_it_has_and_takes_nothing_new() -> None:
     assert (refused.value.code, refused.value.retryable) == ("draining", True)
 
 
-def test_any_order_of_events_gives_every_message_one_fate_and_no_answer_to_another() -> None:
-    for seed in range(120):
-        Chaos(seed).run()
+def test_queue_takes_frames_in_order_and_says_when_there_is_room() -> None:
+    world = World(credits=1, queue_depth=2)
+    lane, client = world.client(policy="queue")
+    for seq in range(3):
+        world.exchange.frame(lane, seq, b"x")
+    assert len(lane.jobs) == lane.depth
+    room = []
+    lane.on_room = lambda: room.append(len(lane.jobs))
+    world.pool.finish()
+    assert room == [1]
+    for _ in range(2):
+        world.pool.finish()
+    assert client.results() == [0, 1, 2]
+    assert room == [1]
 
 
-class Chaos:
-    """Random frames, results, kills, departures, stalls and time, against a model of what may happen."""
+def test_room_is_told_when_waiting_frames_expire() -> None:
+    world = World(credits=0, queue_depth=1)
+    lane, _client = world.client(policy="queue")
+    world.exchange.frame(lane, 0, b"x")
+    room = []
+    lane.on_room = lambda: room.append(True)
+    world.tick(0.7)
+    assert room == [True]
 
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.world = World(
-            credits=3, deadline_ms=100, mailbox_bytes=60, outbox_messages=3, stall_s=0.3, stateful=bool(seed % 2),
-        )  # fmt: skip
-        self.lanes: list[tuple[Lane, Client]] = []
-        self.all: list[tuple[Lane, Client, set[int]]] = []
-        self.received = 0
 
-    def run(self) -> None:
-        for _ in range(400):
-            getattr(self, self.dice.choice(["connect", "frame", "frame", "frame", "finish", "finish", "leave", "stall",
-                                            "unstall", "time", "fault", "kill"]))()  # fmt: skip
-            assert self.world.exchange.accounts.inside >= 0
-        self.end()
+def test_several_frames_of_a_stateless_lane_are_answered_in_order() -> None:
+    world = World(stateful=False, parallel=3)
+    lane, client = world.client(policy="queue")
+    for seq in range(4):
+        world.exchange.frame(lane, seq, b"x")
+    assert [job.seq for job in world.pool.submitted] == [0, 1, 2]
+    world.pool.finish(3)
+    world.pool.finish(2, Fate.INVALID)
+    assert client.got[1:] == []
+    assert [job.seq for job in world.pool.submitted] == [0, 1, 2], "results that are held back count as in work"
+    world.pool.finish(1)
+    world.pool.finish(4)
+    assert [event[1]["seq"] for event in client.got[1:]] == [0, 1, 2, 3]
+    assert client.results() == [0, 2, 3]
+    assert world.exchange.accounts.inside == 0
 
-    def connect(self) -> None:
-        if len(self.lanes) < 4:
-            lane, client = self.world.client(policy=self.dice.choice(["latest", "queue"]))
-            self.lanes.append((lane, client))
-            self.all.append((lane, client, set()))
 
-    def frame(self) -> None:
-        if self.lanes:
-            lane, _client = self.dice.choice(self.lanes)
-            seq = lane.last_seq + self.dice.choice([1, 1, 1, 2, 0])
-            sent = next(sent for each, _client, sent in self.all if each is lane)
-            if seq > lane.last_seq:
-                sent.add(seq)
-            self.received += 1
-            self.world.exchange.frame(lane, seq, bytes(self.dice.choice([1, 5, 30, 0])))
+def test_result_that_was_held_back_too_long_is_expired() -> None:
+    world = World(stateful=False, parallel=2)
+    lane, client = world.client(policy="queue")
+    world.exchange.frame(lane, 0, b"x")
+    world.exchange.frame(lane, 1, b"x")
+    world.pool.finish(2)
+    world.now = 0.6
+    world.pool.finish(1, Fate.FAILED)
+    assert client.dropped() == [(0, "failed"), (1, "expired")]
 
-    def fault(self) -> None:
-        if self.lanes:
-            self.received += 1
-            self.world.exchange.fault(self.dice.choice(self.lanes)[0], BadMessage("x"))
 
-    def finish(self) -> None:
-        if self.world.pool.jobs:
-            request = self.dice.choice(list(self.world.pool.jobs))
-            self.world.pool.finish(request, self.dice.choice([Fate.OK, Fate.OK, Fate.OK, *Fate]), state=b"s")
+def test_results_held_back_for_a_lane_that_leaves_have_left() -> None:
+    world = World(stateful=False, parallel=2)
+    lane, _client = world.client(policy="queue")
+    for seq in range(3):
+        world.exchange.frame(lane, seq, b"x")
+    world.pool.finish(2)
+    world.exchange.disconnect(lane)
+    world.pool.finish(1)
+    assert (world.exchange.accounts.left, world.exchange.accounts.inside, lane.in_work) == (3, 0, 0)
 
-    def kill(self) -> None:
-        """A worker dies with all it holds, and comes back."""
-        pool = self.world.pool
-        held = list(pool.jobs)[:2]
-        pool.credits -= len(held)
-        for request in held:
-            pool.credits += 1
-            pool.finish(request, Fate.FAILED)
-        pool.on_credit()
 
-    def leave(self) -> None:
-        if self.lanes and self.dice.random() < 0.3:
-            lane, client = self.lanes.pop(self.dice.randrange(len(self.lanes)))
-            client.stuck = None
-            self.world.exchange.disconnect(lane)
+@pytest.mark.parametrize(("stateful", "policy"), [(True, "queue"), (False, "latest")])
+def test_lanes_with_state_or_latest_wins_have_one_frame_in_the_workers(stateful: bool, policy: str) -> None:
+    world = World(stateful=stateful, parallel=3)
+    lane, _client = world.client(policy=policy)
+    world.exchange.frame(lane, 0, b"x")
+    world.exchange.frame(lane, 1, b"x")
+    assert len(world.pool.submitted) == 1
 
-    def stall(self) -> None:
-        if self.lanes:
-            self.dice.choice(self.lanes)[1].reads = False
 
-    def unstall(self) -> None:
-        for lane, client in self.lanes:
-            client.reads = True
-            if client.stuck is not None:
-                client.got.append(msgpack.unpackb(client.stuck))
-                client.stuck = None
-                self.world.exchange.delivery.written(lane)
+def test_client_whose_frames_end_workers_again_and_again_is_cut() -> None:
+    world = World()
+    lane, client = world.client()
+    other, _client = world.client()
+    for seq, now in enumerate([0.0, 1.0, 100.0, 130.0]):
+        world.now = now
+        world.exchange.frame(lane, seq, b"x")
+        world.pool.finish(fate=Fate.FAILED, fatal=True)
+        world.exchange.frame(other, seq, b"x")
+        world.pool.finish(fate=Fate.FAILED)
+        assert client.closed is None
+    world.now = 155.0
+    world.exchange.frame(lane, 9, b"x")
+    world.pool.finish(fate=Fate.FAILED, fatal=True)
+    assert client.closed == (4431, "fatal_frames")
+    assert world.exchange.accounts.cut == {"fatal_frames": 1}
 
-    def time(self) -> None:
-        self.world.now += self.dice.choice([0.0, 0.01, 0.05, 0.2])
-        self.world.pool.estimate_s = self.dice.choice([0.0, 0.01, 0.09])
-        self.world.exchange.tick()
-        for lane, client in list(self.lanes):
-            if client.aborted:
-                self.lanes.remove((lane, client))
-                client.stuck = None
-                self.world.exchange.disconnect(lane)
 
-    def end(self) -> None:
-        self.unstall()
-        while self.world.pool.jobs:
-            self.world.pool.finish()
-        self.world.now += 10
-        self.world.exchange.tick()
-        self.unstall()
-        accounts = self.world.exchange.accounts
-        assert accounts.received == self.received
-        assert accounts.inside == 0
-        assert self.world.exchange.waiting_bytes == 0
-        assert sum(len(client.results()) for _lane, client, _sent in self.all) == accounts.delivered
-        for lane, client, sent in self.all:
-            answered = client.results() + [seq for seq, _reason in client.dropped()]
-            assert len(answered) == len(set(answered)), "a frame was answered twice"
-            assert set(answered) <= sent, "an answer to a frame of somebody else"
-            assert client.results() == sorted(client.results()), "results out of order"
-            assert lane.in_work == 0
-            assert not lane.requests
+def test_frames_in_work_are_limited_below_the_credits() -> None:
+    world = World(credits=10)
+    world.exchange.inflight.limit = 2
+    for _ in range(4):
+        lane, _client = world.client()
+        world.exchange.frame(lane, 0, b"x")
+    assert len(world.pool.jobs) == 2
+    world.pool.finish()
+    assert len(world.pool.jobs) == 2
+
+
+def test_seldom_sender_is_served_though_turns_come_round_slower_than_frames_expire() -> None:
+    world = World(credits=1, deadline_ms=500)
+    eager = [world.client() for _ in range(20)]
+    seldom, client = world.client()
+    for step in range(200):  # one frame takes 0.1 s: a round takes two seconds
+        for lane, _client in eager:
+            world.exchange.frame(lane, step, b"x")
+        if step % 10 == 0:
+            world.exchange.frame(seldom, step, b"x")
+        world.tick(0.1)
+        world.pool.finish()
+    served = [len(each.results()) for _lane, each in eager]
+    assert min(served) >= 9
+    assert len(client.results()) >= 7
+
+
+def test_dear_frames_cost_their_lane_its_turns_if_the_share_is_by_cost() -> None:
+    shares = {}
+    for fairness in ("frames", "cost"):
+        world = World(credits=1, fairness=fairness)
+        (cheap, _), (dear, _) = world.client(), world.client()
+        spent = {cheap: 0.0, dear: 0.0}
+        for seq in range(400):
+            world.exchange.frame(cheap, seq, b"x")
+            world.exchange.frame(dear, seq, b"x")
+            cost = 0.009 if next(iter(world.pool.jobs.values())).owner is dear else 0.001
+            spent[world.pool.finish(inference_s=cost).owner] += cost
+        shares[fairness] = spent[dear] / (spent[cheap] + spent[dear])
+    assert shares["frames"] == pytest.approx(0.9, abs=0.01)
+    assert shares["cost"] == pytest.approx(0.5, abs=0.02)
