@@ -124,6 +124,7 @@ def _arguments(effort: Effortful) -> list[str]:
         "--credits": effort.credits,
         "--spare-workers": 0,
         "--deadline-ms": 60_000,
+        "--max-clients": 1000,
     }
     return [*(part for name, value in fixed.items() for part in (name, str(value))), *effort.serve]
 

@@ -104,6 +104,7 @@ class OwnServers:
             "--spare-workers": 0,
             "--credits": credits,
             "--deadline-ms": int(probing.timeout * 1000),
+            "--max-clients": 1000,
         }
         return [*(part for name, value in fixed.items() for part in (name, str(value))), *probing.serve]
 
