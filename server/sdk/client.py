@@ -95,7 +95,7 @@ class Client:
         on_situation: Callable[[Situation], None] | None = None,
     ) -> None:
         self._uri = _websocket_uri(url)
-        self._hello = _encode(["hello", Hello(token=token, pipeline=pipeline, policy=policy)])
+        self._hello = Hello(token=token, pipeline=pipeline, policy=policy)
         self._session = Session(paced=paced)
         self._told = self._session.situation
         self._on_answer = on_answer
@@ -280,7 +280,8 @@ class Client:
 
     def _opened(self) -> None:
         assert self._connection is not None
-        self._connection.send(self._hello)
+        hello = msgspec.structs.replace(self._hello, resume=self._session.ticket)
+        self._connection.send(_encode(["hello", hello]))
         self._session.opened(_now())
         self._settle()
 

@@ -135,7 +135,7 @@ export class Client {
       this.#transport = null;
     } else if (state === "connecting" && !this.#transport) {
       this.#transport = new this.#Transport();
-      this.#transport.open(this.#base, this.#hello, this.#handlers());
+      this.#transport.open(this.#base, { ...this.#hello, resume: this.#session.ticket }, this.#handlers());
     }
   }
 

@@ -1,6 +1,6 @@
-// The part of msgpack that Framelane speaks. Own code instead of a library: the common ones are 25 KB and more, guess at
-// types (dates, extensions, maps with any keys) and accept what they should not. Strict: what is cut short, too
-// deep, trailing or an extension type throws. Integers are those that JavaScript holds exactly.
+// The part of msgpack that Framelane speaks. Own code instead of a library: the common ones are 25 KB and more, and
+// accept what no server of ours sends (dates, extensions, keys of any type). Strict: what is cut short, too deep,
+// trailing or an extension type throws. Integers are those that JavaScript holds exactly.
 
 const MAX_DEPTH = 32;
 const utf8 = new TextEncoder();

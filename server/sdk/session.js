@@ -20,6 +20,8 @@ export class Session {
   situation = Object.freeze({ state: "idle" });
   /** The server's `ready`, or null before the first one. */
   terms = null;
+  /** What the next connection shows, so that it gets the place or the position of the last one; "" at first. */
+  ticket = "";
   pace = new Pace();
   /** sent = results + dropped + errors + lost + unanswered.size; `replaced` pictures were never sent. */
   counts = { sent: 0, results: 0, dropped: {}, errors: 0, lost: 0, replaced: 0 };
@@ -84,7 +86,7 @@ export class Session {
     if (name === "result" || name === "dropped" || name === "error") return this.#answered(now, name, body);
     if (!(name in TABLE[this.state])) return null;
     if (name === "ready") this.#ready(body);
-    else if (name === "waiting") this.#enter(name, body);
+    else if (name === "waiting") this.#waiting(body);
     else if (name === "pace") this.pace.budget(body.interval_ms);
     else if (name === "drain") this.#drain(now, body);
     return null;
@@ -145,8 +147,14 @@ export class Session {
   #ready(terms) {
     this.#attempts = 0;
     this.terms = Object.freeze(terms);
+    this.ticket = terms.ticket ?? "";
     this.pace.begin(terms.interval_ms);
     this.#enter("ready", {});
+  }
+
+  #waiting({ ticket = "", ...place }) {
+    this.ticket = ticket;
+    this.#enter("waiting", place);
   }
 
   #drain(now, { reconnect_after_ms }) {

@@ -79,11 +79,15 @@ class Session:
     Args:
         paced: whether to keep to the server's interval; a load generator may not want to.
         jitter: uniform random numbers from 0 to 1.
+
+    Attributes:
+        ticket: what the next connection shows, so that it gets the place or the position of the last one; "" at first.
     """
 
     def __init__(self, *, paced: bool = True, jitter: Callable[[], float] = random.random) -> None:
         self.situation = Situation(state=State.IDLE)
         self.terms: Ready | None = None
+        self.ticket = ""
         self.pace = Pace()
         self.counts = Counts()
         self.unanswered: dict[int, Sent] = {}
@@ -136,11 +140,13 @@ class Session:
         if self._expects("ready"):
             self._attempts = 0
             self.terms = terms
+            self.ticket = terms.ticket
             self.pace.begin(terms.interval_ms)
             self._enter("ready")
 
     def waiting(self, place: Waiting) -> None:
         if self._expects("waiting"):
+            self.ticket = place.ticket
             self._enter("waiting", position=place.position, retry_after_ms=place.retry_after_ms)
 
     def paced(self, pace: PaceEvent) -> None:

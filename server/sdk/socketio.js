@@ -34,13 +34,13 @@ export class SocketIoTransport {
     const options = { path, transports: ["websocket"], auth: hello, reconnection: false, timeout: false };
     const socket = io(new URL("/", base).href, { ...options, forceNew: true, autoConnect: false });
     this.#socket = socket;
-    const unlessClosed = (react) => (...args) => this.#closed || react(...args);
     // Before connecting, so that a broken transport is told as one: what is left to connect_error is a refusal.
-    socket.io.on("open", unlessClosed(() => on.opened()));
-    socket.io.on("error", unlessClosed((error) => on.lost(error.message)));
-    socket.on("connect_error", unlessClosed(({ message, data }) => on.refused({ code: "bad_request", ...data, message })));
-    socket.on("disconnect", unlessClosed((reason) => on.lost(reason)));
-    for (const name of EVENTS) socket.on(name, unlessClosed((body) => on.received(name, body)));
+    const listen = (emitter, name, react) => emitter.on(name, (...args) => this.#closed || react(...args));
+    listen(socket.io, "open", () => on.opened());
+    listen(socket.io, "error", (error) => on.lost(error.message));
+    listen(socket, "connect_error", ({ message, data }) => on.refused({ code: "bad_request", ...data, message }));
+    listen(socket, "disconnect", (reason) => on.lost(reason));
+    for (const name of EVENTS) listen(socket, name, (body) => on.received(name, body));
     socket.connect();
   }
 }

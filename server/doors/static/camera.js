@@ -41,8 +41,7 @@ export class Camera {
 
   /** Call `onPicture` for each picture that the camera shows. */
   start(onPicture) {
-    const next = (react) =>
-      this.element.requestVideoFrameCallback?.(react) ?? window.requestAnimationFrame(react);
+    const next = (react) => this.element.requestVideoFrameCallback?.(react) ?? window.requestAnimationFrame(react);
     const step = () => {
       if (!this.#stream) return;
       onPicture(this);
@@ -51,9 +50,15 @@ export class Camera {
     this.#handle = next(step);
   }
 
+  /** Call no more for a while; the camera stays on. */
+  hold() {
+    if (this.element.cancelVideoFrameCallback) this.element.cancelVideoFrameCallback(this.#handle);
+    else cancelAnimationFrame(this.#handle);
+  }
+
   /** Switch the camera off: its light goes out. */
   stop() {
-    this.element.cancelVideoFrameCallback?.(this.#handle);
+    this.hold();
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#stream = null;
     this.element.srcObject = null;

@@ -4,13 +4,12 @@ import { Client, landmarksOf } from "../sdk/framelane.js";
 import { Camera } from "./camera.js";
 import { Encoder } from "./encoder.js";
 import { Meters } from "./meters.js";
+import { Mood } from "./mood.js";
 import { Overlay } from "./overlay.js";
 import { Sample } from "./sample.js";
 import { View } from "./view.js";
 import * as words from "./words.js";
 
-const SILENT_MS = 1500; // without an answer, the page says so
-const NO_FACE_MS = 1500;
 const REFRESH_MS = 250;
 const FIRST = "first landmarks"; // a mark on the browser's own timeline
 const here = (file) => new URL(file, import.meta.url);
@@ -19,38 +18,39 @@ const find = (id) => document.getElementById(id);
 class Demo {
   #view = new View();
   #meters = new Meters();
+  #mood = new Mood();
   #encoder = new Encoder(here("encode-worker.js"));
   #overlay = new Overlay(find("overlay"));
   #camera = new Camera(find("camera"));
-  #sample = new Sample(find("sample"), here("sample.webp"), { still: matchMedia("(prefers-reduced-motion: reduce)").matches });
-  #source = null;
+  #sample = new Sample(find("sample"), here("sample.webp"), {
+    still: matchMedia("(prefers-reduced-motion: reduce)").matches,
+  });
+  #source = this.#sample;
+  #asking = false;
   #paused = false;
   #client = null;
   #timer = 0;
-  #liveSince = 0;
-  #answeredAt = 0;
-  #faceAt = 0;
-  #faces = true;
 
   run() {
     this.#connect();
     this.#show(this.#sample);
     find("use-camera").addEventListener("click", () => this.#toggleCamera());
     find("pause").addEventListener("click", () => this.#pause(!this.#paused));
-    find("mirror").addEventListener("click", () => this.#mirror(find("mirror").ariaPressed !== "true"));
+    find("mirror").addEventListener("click", () =>
+      this.#mirror(find("mirror").getAttribute("aria-pressed") !== "true"),
+    );
     find("reconnect").addEventListener("click", () => this.#client.connect());
     find("token-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#connect(find("token").value);
     });
-    window.addEventListener("online", () => this.#client.situation.state === "backoff" && this.#connect());
     this.#timer = setInterval(() => this.#refresh(), REFRESH_MS);
   }
 
   /** Leave nothing on: no camera, no connection. */
   stop() {
     clearInterval(this.#timer);
-    this.#source?.stop();
+    this.#source.stop();
     this.#camera.stop();
     this.#client.close();
   }
@@ -65,7 +65,7 @@ class Demo {
 
   #situation({ state, reason }) {
     if (state === "live") {
-      this.#liveSince = this.#answeredAt = this.#faceAt = performance.now();
+      this.#mood.begin(performance.now(), this.#client.terms);
       this.#about();
     }
     if (state === "backoff" || state === "closed") this.#overlay.clear();
@@ -80,12 +80,12 @@ class Demo {
   }
 
   #show(source) {
-    this.#source?.stop();
+    this.#source.stop();
     this.#source = source;
     const camera = source === this.#camera;
     find("camera").hidden = !camera;
     find("sample").hidden = camera;
-    find("use-camera").textContent = camera ? "Stop the camera" : "Use my camera";
+    find("use-camera").textContent = camera ? "Stop camera" : "Use my camera";
     this.#overlay.clear();
     this.#mirror(camera);
     this.#pause(false);
@@ -96,8 +96,9 @@ class Demo {
       this.#show(this.#sample);
       return;
     }
+    if (this.#asking) return;
+    this.#asking = true;
     this.#view.notice(words.camera("asking"));
-    find("use-camera").disabled = true;
     try {
       await this.#camera.open(() => this.#cameraEnded());
       this.#view.notice(null);
@@ -105,7 +106,7 @@ class Demo {
     } catch (error) {
       this.#view.notice(words.camera(error.name));
     }
-    find("use-camera").disabled = false;
+    this.#asking = false;
   }
 
   #cameraEnded() {
@@ -115,16 +116,16 @@ class Demo {
 
   #pause(paused) {
     this.#paused = paused;
-    find("pause").ariaPressed = paused;
-    if (paused && this.#source === this.#sample) this.#sample.stop();
-    else if (!paused) this.#source.start((source) => this.#picture(source));
+    find("pause").setAttribute("aria-pressed", paused);
+    this.#source.hold();
     if (paused) this.#overlay.clear();
-    this.#answeredAt = this.#faceAt = performance.now();
+    else this.#source.start((source) => this.#picture(source));
+    this.#mood.begin(performance.now());
     this.#refresh();
   }
 
   #mirror(on) {
-    find("mirror").ariaPressed = on;
+    find("mirror").setAttribute("aria-pressed", on);
     find("mirrored").classList.toggle("on", on);
   }
 
@@ -144,13 +145,11 @@ class Demo {
   #result(result) {
     const { source, width, height } = result.context;
     const now = performance.now();
-    this.#answeredAt = now;
+    this.#mood.answered(now, result.faces);
     this.#meters.answered(now, result);
     if (source !== this.#source || this.#paused) return;
-    this.#faces = Array.isArray(result.faces);
-    this.#view.answer(this.#faces ? null : { ...result, context: undefined });
-    if (!this.#faces) return;
-    if (result.faces.length) this.#faceAt = now;
+    this.#view.answer(result.faces ? null : { ...result, context: undefined });
+    if (!result.faces) return;
     this.#overlay.draw(result.faces.map(landmarksOf), width, height);
     if (result.faces.length && !performance.getEntriesByName(FIRST).length) performance.mark(FIRST);
   }
@@ -161,21 +160,9 @@ class Demo {
     this.#view.figures(reading);
     this.#view.drops(this.#client.counts);
     this.#view.label(this.#paused ? "Paused" : this.#source === this.#camera ? "Your camera" : "Sample");
-    this.#view.status(...this.#sentence(now));
-  }
-
-  #sentence(now) {
-    const { situation } = this.#client;
-    if (situation.state !== "live") {
-      const tone = ["backoff", "closed"].includes(situation.state) ? "bad" : "busy";
-      return [words.connection(situation, navigator.onLine), tone];
-    }
-    const silent = now - this.#answeredAt > SILENT_MS;
-    const slow = this.#client.interval > 1.5 * this.#client.terms.interval_ms || this.#client.interval > 66;
-    const fewer = slow && Math.max(1, Math.round(1000 / this.#client.interval));
-    const noFace = now - this.#faceAt > NO_FACE_MS;
-    const text = words.live({ paused: this.#paused, source: this.#source.name, silent, noFace, fewer, faces: this.#faces });
-    return [text, this.#paused || silent || fewer ? "busy" : "good"];
+    const { situation, interval } = this.#client;
+    const told = { situation, interval, online: navigator.onLine, paused: this.#paused, source: this.#source.name };
+    this.#view.status(...this.#mood.sentence(now, told));
   }
 }
 

@@ -1,5 +1,5 @@
-// Pictures of a video or canvas as JPEG bytes, at most SIDE pixels on their longer side. JPEG rather than WebP: browsers
-// encode it several times faster, and so does the server decode it. One picture is in work at a time.
+// Pictures of a video or canvas as JPEG bytes, at most SIDE pixels on their longer side. JPEG rather than WebP:
+// browsers encode it several times faster, and so does the server decode it. One picture is in work at a time.
 
 const SIDE = 640;
 const FORMAT = { type: "image/jpeg", quality: 0.8 };
@@ -12,7 +12,7 @@ export class Encoder {
   constructor(workerUrl) {
     if (typeof OffscreenCanvas === "undefined") return;
     this.#worker = new Worker(workerUrl);
-    this.#worker.addEventListener("error", () => (this.#worker = null)); // a browser without 2D canvases in workers
+    this.#worker.onerror = () => this.#dismiss();
   }
 
   /** Encode what `source` shows now: `{bytes, width, height}`, the size being that of the encoded picture. */
@@ -22,7 +22,9 @@ export class Encoder {
     const height = Math.round(source.height * scale);
     this.busy = true;
     try {
-      const bytes = this.#worker ? await this.#inWorker(source, width, height) : await this.#here(source, width, height);
+      const bytes = this.#worker
+        ? await this.#inWorker(source, width, height)
+        : await this.#here(source, width, height);
       return { bytes, width, height };
     } finally {
       this.busy = false;
@@ -32,10 +34,20 @@ export class Encoder {
   async #inWorker(source, width, height) {
     const bitmap = await createImageBitmap(source.element, { resizeWidth: width, resizeHeight: height });
     return new Promise((resolve, reject) => {
-      this.#worker.onerror = () => reject(new Error("the encoder failed"));
-      this.#worker.onmessage = ({ data }) => (data.error ? reject(new Error(data.error)) : resolve(data.bytes));
+      const fail = (message) => {
+        this.#dismiss();
+        reject(new Error(message));
+      };
+      this.#worker.onerror = () => fail("the encoder's worker failed");
+      this.#worker.onmessage = ({ data }) => (data.error ? fail(data.error) : resolve(data.bytes));
       this.#worker.postMessage({ bitmap, ...FORMAT }, [bitmap]);
     });
+  }
+
+  /** Some browsers have no 2D canvas in workers: from now on the page encodes by itself. */
+  #dismiss() {
+    this.#worker?.terminate();
+    this.#worker = null;
   }
 
   async #here(source, width, height) {

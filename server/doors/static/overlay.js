@@ -13,13 +13,7 @@ export class Overlay {
   constructor(canvas) {
     this.#canvas = canvas;
     this.#context = canvas.getContext("2d");
-    const fit = (entries) => this.#fit(entries.at(-1));
-    const observer = new ResizeObserver(fit);
-    try {
-      observer.observe(canvas, { box: "device-pixel-content-box" });
-    } catch {
-      observer.observe(canvas); // Safari
-    }
+    new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect)).observe(canvas);
   }
 
   /** `faces`: Float32Arrays of 468 × (x, y, z) in pixels of a picture of `width` × `height`. */
@@ -41,7 +35,7 @@ export class Overlay {
 
   #face(points) {
     const context = this.#context;
-    const unit = this.#ratio * Math.min(1, Math.max(0.45, width(points) / (240 * this.#ratio))); // finer on small faces
+    const unit = this.#ratio * Math.min(1, Math.max(0.6, width(points) / (240 * this.#ratio))); // finer on small faces
     context.lineJoin = context.lineCap = "round";
     context.lineWidth = 0.8 * unit;
     context.strokeStyle = "rgb(255 255 255 / 0.32)";
@@ -51,7 +45,8 @@ export class Overlay {
     this.#strokes(OUTLINES, points);
     const side = 1.7 * unit;
     context.fillStyle = "rgb(255 255 255 / 0.75)";
-    for (let i = 0; i < points.length; i += 3) context.fillRect(points[i] - side / 2, points[i + 1] - side / 2, side, side);
+    for (let i = 0; i < points.length; i += 3)
+      context.fillRect(points[i] - side / 2, points[i + 1] - side / 2, side, side);
   }
 
   #strokes(paths, points) {
@@ -64,11 +59,10 @@ export class Overlay {
     context.stroke();
   }
 
-  #fit({ contentRect, devicePixelContentBoxSize }) {
-    const [box] = devicePixelContentBoxSize ?? [];
-    this.#canvas.width = box?.inlineSize ?? Math.round(contentRect.width * devicePixelRatio);
-    this.#canvas.height = box?.blockSize ?? Math.round(contentRect.height * devicePixelRatio);
-    this.#ratio = this.#canvas.width / Math.max(1, contentRect.width);
+  #fit({ width, height }) {
+    this.#ratio = window.devicePixelRatio;
+    this.#canvas.width = Math.round(width * this.#ratio);
+    this.#canvas.height = Math.round(height * this.#ratio);
   }
 }
 

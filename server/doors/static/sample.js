@@ -24,8 +24,9 @@ export class Sample {
     this.#still = still;
   }
 
+  /** Call `onPicture` for each picture that is drawn. */
   async start(onPicture) {
-    this.stop();
+    this.hold();
     const mine = (this.#handle = requestAnimationFrame(() => {}));
     await this.#picture.decode();
     if (this.#handle !== mine) return;
@@ -40,9 +41,14 @@ export class Sample {
     step(performance.now());
   }
 
-  stop() {
+  /** Stand still for a while. */
+  hold() {
     cancelAnimationFrame(this.#handle);
     this.#handle = 0;
+  }
+
+  stop() {
+    this.hold();
   }
 
   /** Slow waves whose periods do not match, so that the path does not visibly repeat. */

@@ -51,7 +51,11 @@ export class View {
   /** The answer of a pipeline that finds no faces, as text. */
   answer(result) {
     find("answer").hidden = !result;
-    if (result) write(find("answer-text"), JSON.stringify(result, (_, v) => (v instanceof ArrayBuffer ? `${v.byteLength} bytes` : v), 2));
+    if (result)
+      write(
+        find("answer-text"),
+        JSON.stringify(result, (_, v) => (v instanceof ArrayBuffer ? `${v.byteLength} bytes` : v), 2),
+      );
   }
 
   /** What /v1/status says of the server. */

@@ -21,10 +21,11 @@ export function connection({ state, reason, message, position, retry_after_ms, r
   }
   if (state === "draining") return "This server is being replaced. Moving to another one.";
   if (state === "backoff") {
-    if (!online) return "You are offline. The page reconnects as soon as you are back.";
+    if (!online) return "You are offline. The page reconnects by itself when you are back.";
     return `${REFUSALS[reason] ?? "The connection was lost."} Trying again in ${seconds(retry_in_ms)}.`;
   }
-  if (state === "closed") return [REFUSALS[reason] ?? "Not connected.", message && sentence(message)].filter(Boolean).join(" ");
+  if (state === "closed")
+    return [REFUSALS[reason] ?? "Not connected.", message && sentence(message)].filter(Boolean).join(" ");
   return "Connecting …";
 }
 
@@ -57,8 +58,8 @@ const CAMERA = {
   asking: ["Your browser is asking", "Choose “Allow” to let this page see your camera. Nothing is stored."],
   NotAllowedError: [
     "The camera was not allowed",
-    "Press the camera or lock symbol in the address bar, allow the camera for this page, and press “Use my camera” again. " +
-      "If there is no such symbol, allow the browser itself in your system’s privacy settings.",
+    "Press the camera or lock symbol in the address bar, allow the camera for this page, and press “Use my camera” " +
+      "again. If there is no such symbol, allow the browser itself in your system’s privacy settings.",
   ],
   NotFoundError: ["No camera was found", "Connect or switch on a camera, and press “Use my camera” again."],
   NotReadableError: [
@@ -69,16 +70,23 @@ const CAMERA = {
     "The camera does not fit",
     "It offers no picture that this page can use. Choose another camera in the browser’s settings.",
   ],
-  SecurityError: ["The camera is blocked", "This browser or its administrator forbids cameras on this page. Try another browser."],
+  SecurityError: [
+    "The camera is blocked",
+    "This browser or its administrator forbids cameras on this page. Try another browser.",
+  ],
   insecure: [
     "The camera needs a secure address",
     "Browsers open cameras for https:// addresses and for localhost only. Open this page through one of them.",
   ],
   unsupported: ["This browser has no camera access", "Open the page in a current Chrome, Edge, Firefox or Safari."],
-  ended: ["The camera stopped", "It was unplugged, or another program took it. Press “Use my camera” to start it again."],
+  ended: [
+    "The camera stopped",
+    "It was unplugged, or another program took it. Press “Use my camera” to start it again.",
+  ],
 };
 CAMERA.AbortError = CAMERA.NotReadableError;
 CAMERA.PermissionDeniedError = CAMERA.NotAllowedError;
 
 /** `[title, cure]` for a camera's error, by its name. */
-export const camera = (name) => CAMERA[name] ?? ["The camera did not start", `The browser says “${name}”. Try once more, or another browser.`];
+export const camera = (name) =>
+  CAMERA[name] ?? ["The camera did not start", `The browser says “${name}”. Try once more, or another browser.`];

@@ -104,7 +104,24 @@ async def test_hello_says_what_the_client_was_given():
 
     async with server(listen) as url, Client(url, token="t", pipeline="echo", policy="queue"):
         pass
-    assert heard == {"token": "t", "pipeline": "echo", "policy": "queue"}
+    assert heard == {"token": "t", "pipeline": "echo", "policy": "queue", "resume": ""}
+
+
+async def test_client_that_comes_back_shows_its_ticket():
+    hellos = []
+
+    async def lose(there: Server) -> None:
+        hellos.append(await there.greet(ticket="abc"))
+        there.websocket.transport.abort()
+
+    async def listen(there: Server) -> None:
+        hellos.append(await there.greet())
+
+    async with server(lose, listen) as url, Client(url) as client:
+        while len(hellos) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await client.ready()
+    assert [hello["resume"] for hello in hellos] == ["", "abc"]
 
 
 async def test_infer_waits_for_its_own_answer():
