@@ -111,7 +111,8 @@ def _lines(chart: LineChart) -> str:
     low = min(0.0, *ys) if chart.from_zero else min(ys)
     x_scale = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
     y_scale = _Scale(low, max(ys) * 1.06 or 1.0, HEIGHT - _BOTTOM, _TOP)
-    parts = _y_axis(y_scale, chart.y_name) + _x_axis(x_scale, chart.x_name, _TOP, HEIGHT - _BOTTOM)
+    whole = all(x == int(x) for x in xs)
+    parts = _y_axis(y_scale, chart.y_name) + _x_axis(x_scale, chart.x_name, _TOP, HEIGHT - _BOTTOM, whole)
     for limit in chart.limits:
         y = y_scale(limit.y)
         parts.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
@@ -190,9 +191,10 @@ def _y_axis(scale: _Scale, name: str) -> list[str]:
     return parts
 
 
-def _x_axis(scale: _Scale, name: str, top: float, bottom: float) -> list[str]:
+def _x_axis(scale: _Scale, name: str, top: float, bottom: float, whole: bool = False) -> list[str]:
+    """``whole``: there is nothing between the integers, so no tick says that there is."""
     parts = []
-    for value in ticks(scale.low, scale.high, 8):
+    for value in (tick for tick in ticks(scale.low, scale.high, 8) if not whole or tick == int(tick)):
         x = scale(value)
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}"/>')
         parts.append(_text(x, bottom + 18, f"{value:g}", "middle", "tick"))

@@ -33,11 +33,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows under names. ``tones`` colours cells whose text is a key of it."""
+    """Rows under names. ``tones`` colours cells whose text is a key of it; ``folded`` hides the table behind a line."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     tones: dict[str, Tone] = {}
+    folded: str = ""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,8 @@ def _section(section: Section) -> list[str]:
 def _table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
     rows = "".join(f"<tr>{''.join(_cell(cell, table.tones) for cell in row)}</tr>" for row in table.rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    text = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return f"<details><summary>{html.escape(table.folded)}</summary>{text}</details>" if table.folded else text
 
 
 def _cell(cell: Cell, tones: dict[str, Tone]) -> str:

@@ -222,7 +222,7 @@ def _measurement_table(rounds: Sequence[Mapping[str, Measurement]]) -> Table:
         for name, one in found.items()
     )
     names = ("round", "configuration", "per second", "p50 ms", "p95 ms", "dropped", "generator cores")
-    return Table(columns=names, rows=rows)
+    return Table(columns=names, rows=rows, folded="every run")
 
 
 def _all_rows(results: Mapping[str, Sequence[Result]]) -> Table:
