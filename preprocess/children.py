@@ -159,8 +159,8 @@ def born(argv: Sequence[str]) -> Birth:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != inherited["parent"]:
         os._exit(0)  # the gateway died before the line above
-    # Whoever is woken does not interrupt another child in the middle of a decode or a run: fewer switches, warmer caches,
-    # and at saturation 5 % less CPU per frame. The gateway, which has the ordinary policy, still goes before them.
+    # Whoever is woken does not interrupt another child in the middle of a decode or a run: fewer switches, warmer
+    # caches, 5 % less CPU per frame at saturation. The gateway, with the ordinary policy, still goes before them.
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to the whole group; the gateway decides
         signal.signal(number, signal.SIG_IGN)

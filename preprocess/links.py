@@ -81,7 +81,7 @@ class Links:
     Args:
         epoll: where the links' sockets are watched.
         pages: the progress pages, from which a worker tells how many requests wait in each slot.
-        worker: the worker's number; it makes its runs' ids unique in the replica.
+        worker: the worker's number and incarnation (24 bits): they make its runs' ids unique in the replica.
     """
 
     def __init__(self, epoll: select.epoll, pages: Memory, worker: int) -> None:
@@ -92,7 +92,7 @@ class Links:
         self._routes: list[Link] = []
         self._mask = 0
         self._epoch = 0
-        self._next = worker << 40
+        self._next = worker << 36
         self.parked: list[Run] = []
         self.unacknowledged = False
 
@@ -215,8 +215,11 @@ class Links:
         message = pack_run(run.request, run.cell, run.model, run.epoch, run.suspicions > 0, run.deadline)
         try:
             link.channel.send(message)
-        except (PeerGone, PeerStuck):
-            self._close(link)  # the run stays with the link until the gateway says that the process has ended
+        except PeerStuck:  # its socket is full: try again when it has read
+            del link.runs[run.request]
+            self._park(run)
+        except PeerGone:  # what it has finished is still to be read; the run stays with it until GONE
+            self._routes = [other for other in self._routes if other is not link]
 
     def _park(self, run: Run) -> None:
         run.epoch = 0

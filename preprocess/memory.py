@@ -2,7 +2,8 @@
 
 Both are anonymous memory files (``memfd``): they have no name, do not use /dev/shm, and vanish with the last process
 that maps them, whatever killed it. All pages are allocated at start (``posix_fallocate``), so that a machine without
-enough memory gives an error then, and not a SIGBUS during a campaign.
+enough memory gives an error then, and not a SIGBUS during a campaign. (Under a container's limit the kernel ends the
+process instead: ``plan.py`` counts the memory first.)
 
     frame memory   one per replica, owned by the gateway    cell = [ frame bytes | lane state | finished packet ]
     slab           one per worker, mapped by the slots      credit → model → cell = [ inputs … | outputs … ]

@@ -269,16 +269,25 @@ class Pool:
         data = bytes(self._frames.packet(cell, message.length)) if message.length else b""
         state = bytes(self._frames.state(cell, message.state)) if message.state else b""
         worker.cells.append(cell)
-        on_done = self.on_audit if worker.audit else self.on_done
         if fate is Fate.OK:
             if not worker.audit:
                 taken = message.t0 - job.submitted
                 self.estimate_s += (taken - self.estimate_s) * (_ESTIMATE_WEIGHT if self.estimate_s else 1.0)
-            on_done(Done(message.request, job, fate, data, state, "", message.f0, message.f1))
+            self._tell(worker, Done(message.request, job, fate, data, state, "", message.f0, message.f1))
         else:
             text = data.decode("utf-8", "replace")
             fatal = bool(message.model)
-            on_done(Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal))
+            self._tell(worker, Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal))
+
+    def _tell(self, worker: Worker, done: Done) -> None:
+        """Call ``on_done`` or ``on_audit``; what goes wrong there costs this frame only."""
+        try:
+            if worker.audit:
+                self.on_audit(done)
+            else:
+                self.on_done(done)
+        except Exception:
+            log.exception("request %d ended (%s), but its lane could not be told", done.request, done.fate.name)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -333,6 +342,7 @@ class Pool:
         slab = Memory.create(f"slab-{index}", Slab.size(2 * config.credits, config.models))  # see ports.Groups
         settings = {
             "worker": index + 1,
+            "generation": generation,
             "pipeline": config.pipeline,
             "options": config.options,
             "limits": config.limits,
@@ -385,11 +395,11 @@ class Pool:
         self._watcher.worker_ended(worker)
         self._fill()
         culprit = worker.child.progress.read().request
-        on_done = self.on_audit if worker.audit else self.on_done
         for request, (job, _cell) in worker.jobs.items():
             del self._holders[request]
             fatal = request == culprit
-            on_done(Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, fatal, lost=True))
+            lost = Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, fatal, lost=True)
+            self._tell(worker, lost)
         worker.slab.close()
         if self._stopping:
             self._ended.set()
@@ -435,8 +445,15 @@ class Pool:
                 self._send(worker, pack(Kind.PING))
 
     def _respawn(self, index: int, generation: int) -> None:
-        if not self._stopping:
+        if self._stopping:
+            return
+        try:
             self._spawn(index, generation)
+        except Exception:  # no memory or descriptors now: others may give theirs back
+            log.exception("worker-%d could not be started; it is tried again", index)
+            self._failures[index] += 1
+            delay = restart_delay(self._failures[index])
+            asyncio.get_running_loop().call_later(delay, self._respawn, index, generation)
 
     def _send(self, worker: Worker, message: bytes) -> None:
         try:

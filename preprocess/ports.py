@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from framelane.models.inline import put
 from framelane.models.pipeline import Array, Outputs
 
@@ -96,8 +98,8 @@ class SlabPort:
             ModelFailed: an output has a NaN.
         """
         for flat in self._floats[cell]:
-            square = flat.dot(flat)  # the cheapest operation that every NaN shows in
-            if square != square:
+            least = np.minimum.reduce(flat)  # the cheapest operation that every NaN shows in, and only NaN
+            if least != least:
                 raise ModelFailed(f"model {self._name} returned NaN")
         return tuple([array.copy() for array in self._outputs[cell]])
 

@@ -46,6 +46,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     """What the pool tells a worker at its birth. Descriptors are inherited under the same numbers."""
 
     worker: int
+    generation: int
     pipeline: str
     options: dict[str, Any]
     limits: Limits
@@ -103,7 +104,7 @@ class Worker:
         self._ports: list[SlabPort] = []
         self._models = pipeline.bind(self._port)
         self._epoll = select.epoll()
-        self._links = Links(self._epoll, birth.pages, config.worker)
+        self._links = Links(self._epoll, birth.pages, config.worker << 16 | config.generation & 0xFFFF)
         self._waiting: deque[Message] = deque()
         self._tasks: dict[int, Task] = {}
         self._stopping = False

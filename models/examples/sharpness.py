@@ -9,7 +9,7 @@ Copy it as a start. Three things make a pipeline:
    This model was written by hand (``models/convert/sharpness.py``): the grey picture, its Laplacian, and statistics.
 2. A class with ``run``: bytes of a frame in, fields of the result out. It is plain code that waits for the model in
    one place. It keeps nothing between frames, so it says ``stateful = False``.
-3. ``Options``, if it has any: ``--option min_sharpness=80``, or ``min_sharpness = 80`` below ``[pipeline]``.
+3. ``Options``, if it has any: ``--option min_sharpness=80``, or ``min_sharpness = 80`` below ``[options]``.
 
 A module anywhere on ``PYTHONPATH`` will do: ``--pipeline my_module:MyClass --models my/models``.
 """

@@ -8,8 +8,12 @@ that dies gives its permit back at once. Containers that share a card must share
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
 from framelane.models.locks import ByteLocks
+
+_RETRY_S = 0.0005
 
 
 class Permits:
@@ -23,18 +27,16 @@ class Permits:
     def __init__(self, device: str, count: int) -> None:
         self._locks = ByteLocks("permits-" + re.sub(r"[^A-Za-z0-9]+", "-", device))
         self._count = count
-        self._turn = 0
-        self._held = -1
 
-    def __enter__(self) -> None:
-        """Wait for a permit: any that is free, else the next one in turn."""
-        for place in range(self._count):
-            if self._locks.try_acquire(place):
-                self._held = place
-                return
-        self._turn = (self._turn + 1) % self._count
-        self._locks.acquire(self._turn)
-        self._held = self._turn
+    def acquire(self, waiting: Callable[[], None]) -> int:
+        """Wait for a permit; returns its number, for ``release``. Calls ``waiting`` now and then meanwhile."""
+        while True:
+            for place in range(self._count):
+                if self._locks.try_acquire(place):
+                    return place
+            waiting()
+            time.sleep(_RETRY_S)
 
-    def __exit__(self, *_exception: object) -> None:
-        self._locks.release(self._held)
+    def release(self, place: int) -> None:
+        """Give a permit back."""
+        self._locks.release(place)

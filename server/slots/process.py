@@ -110,7 +110,7 @@ class Slot:
         self._stopping = False
         self._quiet: ThreadPoolExecutor | None = None
         device = config.device.name
-        self._permits = Permits(device, config.permits) if config.permits else contextlib.nullcontext()
+        self._permits = Permits(device, config.permits) if config.permits else None
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -193,6 +193,17 @@ class Slot:
         return batch
 
     def _run(self, batch: list[Request]) -> None:
+        """Run a batch, with a permit where there are some: waiting for one is progress, and nobody's fault."""
+        if self._permits is None:
+            self._run_due(batch)
+            return
+        permit = self._permits.acquire(self._progress.turn)
+        try:
+            self._run_due(batch)
+        finally:
+            self._permits.release(permit)
+
+    def _run_due(self, batch: list[Request]) -> None:
         started = time.monotonic()
         due = [request for request in batch if request.message.t1 > started]
         for request in batch:
@@ -202,13 +213,13 @@ class Slot:
             return
         self._progress.start(due[0].message.request if len(due) == 1 else ALL, started)
         try:
-            with self._permits:
-                self._run_session(due)
+            self._run_session(due)
         except Exception as error:
+            self._progress.finish(int(len(due) == 1))
             self._run_failed(due, error)
         else:
+            self._progress.finish(len(due))
             self._answer_all(due, started)
-        self._progress.finish(len(due))
 
     def _run_session(self, batch: list[Request]) -> None:
         model = batch[0].message.model
@@ -230,7 +241,7 @@ class Slot:
         """A run raised: find the culprit by running the others of its batch alone."""
         if len(batch) > 1:
             for request in batch:
-                self._run([request])
+                self._run_due([request])
             return
         message = batch[0].message
         log.error("model %s failed: %s", self._config.models[message.model].name, error)

@@ -281,8 +281,15 @@ class Supervisor:
             self.on_fatal(failure)
 
     def _respawn(self, index: int, generation: int) -> None:
-        if not self._stopping:
+        if self._stopping or index in self.slots:
+            return
+        try:
             self._spawn(index, generation)
+        except Exception:  # no memory or descriptors now: others may give theirs back
+            log.exception("slot-%d could not be started; it is tried again", index)
+            self._failures[index] += 1
+            delay = restart_delay(self._failures[index])
+            asyncio.get_running_loop().call_later(delay, self._respawn, index, generation)
 
     # -- routes ------------------------------------------------------------------------------------------------------
 
@@ -408,9 +415,12 @@ class Supervisor:
             self._spawn(index, 1)
             return
         slot = self._slot(index)
-        slot.restarting = True
+        if slot.state is State.DRAINING or slot.restarting:
+            raise SlotRefused(f"slot-{index} is {slot.state.value} already: wait until it has finished")
         if slot.state is State.ACTIVE:
             self._refuse_to_be_without(slot, "restarted")
+        slot.restarting = True
+        if slot.state is State.ACTIVE:
             slot.become(State.DRAINING)
             self._route()
             self._settle()

@@ -282,9 +282,6 @@ async def test_verbs_that_would_leave_no_active_slot_are_refused_with_the_reason
 # -- hanging, and merely waiting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a slot that waits for a permit is put down as if it hung", raises=AssertionError
-)
 async def test_a_slot_that_waits_for_a_permit_of_its_device_does_not_hang(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,7 +291,7 @@ async def test_a_slot_that_waits_for_a_permit_of_its_device_does_not_hang(
     real = Replica("replica_pipelines:Numbers", models, active=1, permits=1, hang_s=0.5)
     await asyncio.gather(real.pool.start(), real.slots.start())
     elsewhere = Permits("cpu", 1)
-    elsewhere.__enter__()
+    place = elsewhere.acquire(lambda: None)
     try:
         request = real.submit("3")
         held_until = time.monotonic() + 1.2
@@ -302,7 +299,7 @@ async def test_a_slot_that_waits_for_a_permit_of_its_device_does_not_hang(
             real.slots.check(time.monotonic())
             await asyncio.sleep(0.01)
     finally:
-        elsewhere.__exit__()
+        elsewhere.release(place)
     try:
         done = await real.answer(request)
         assert done.fate is Fate.OK, done
