@@ -38,6 +38,8 @@ _PING_S = 0.5
 _MAX_START_FAILURES = 5
 _LOWEST_PRIORITY = 19
 _FATES = tuple(Fate)
+_MOST_RUNS = 200
+"""Runs of one worker in flight at a slot: a stock socket holds about 270 messages that nobody has read."""
 _ESTIMATE_WEIGHT = 0.1
 
 
@@ -178,6 +180,7 @@ class Pool:
     """
 
     def __init__(self, config: PoolConfig, pages: Memory, watcher: Watcher) -> None:
+        _check_parallel(config)
         self._config = config
         self._pages = pages
         self._watcher = watcher
@@ -463,3 +466,12 @@ class Pool:
         except PeerStuck:
             log.error("worker-%d does not read its messages; it is put down", worker.index)
             worker.child.kill()
+
+
+def _check_parallel(config: PoolConfig) -> None:
+    parallel = max((model.parallel for model in config.models), default=0)
+    if config.credits * parallel > _MOST_RUNS:
+        raise StartFailed(
+            f"{config.credits} credits x Model(parallel={parallel}) are {config.credits * parallel} runs in flight per "
+            f"worker; the limit is {_MOST_RUNS}: lower one of them (map() sends any number of items in turns)"
+        )

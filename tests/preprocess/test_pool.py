@@ -244,16 +244,9 @@ async def test_a_replacement_that_cannot_be_had_now_is_tried_again(
             asyncio.get_running_loop().set_exception_handler(None)
 
 
-async def test_more_items_at_once_than_a_socket_holds_messages_have_a_fate_too(models: Path) -> None:
-    """A slot that is busy meanwhile does not read, and its socket holds fewer than 300 single messages."""
-    async with running("replica_pipelines:Wide", models, credits=2, device="sim:20") as real:
-        busy = real.submit("1")
-        await until(lambda: real.slots.slots[0].child.progress.read().request)
-        wide = real.submit("400", lifetime=0.2)
-        try:
-            await until(lambda: {busy, wide} <= set(real.done), limit_s=2.0)
-        finally:
-            real.pool.workers[0].child.kill()
+def test_more_items_at_once_than_a_socket_holds_messages_are_refused_at_start(models: Path) -> None:
+    with pytest.raises(StartFailed, match=r"2 credits x Model\(parallel=400\)"):
+        Replica("replica_pipelines:Wide", models, credits=2)
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
