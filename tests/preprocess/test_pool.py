@@ -244,7 +244,7 @@ async def test_a_replacement_that_cannot_be_had_now_is_tried_again(
             asyncio.get_running_loop().set_exception_handler(None)
 
 
-def test_more_items_at_once_than_a_socket_holds_messages_are_refused_at_start(models: Path) -> None:
+async def test_more_items_at_once_than_a_socket_holds_messages_are_refused_at_start(models: Path) -> None:
     with pytest.raises(StartFailed, match=r"2 credits x Model\(parallel=400\)"):
         Replica("replica_pipelines:Wide", models, credits=2)
 
