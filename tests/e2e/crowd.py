@@ -7,11 +7,12 @@ import itertools
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from e2e.clients import FLAVOURS, Answer, Client, all_of
 from e2e.frames import MOST_CONNECTIONS, MOST_FRAMES, is_answer_to, signed
-from e2e.servers import Books
+from e2e.servers import PATIENCE_S, Books
 
 
 @dataclass
@@ -39,19 +40,24 @@ class Crowd:
     def __post_init__(self) -> None:
         self._numbers = itertools.cycle(range(MOST_CONNECTIONS))
 
-    async def run(self, clients: int, seconds: float) -> None:
-        """So many clients at once, for so long."""
+    async def run(self, clients: int, seconds: float, enough: Callable[[], bool] = lambda: True) -> None:
+        """So many clients at once, for so long, and on a slow machine longer, until it is enough."""
         until = time.monotonic() + seconds
-        await all_of(*(self._client(number, until) for number in range(clients)))
 
-    async def _client(self, number: int, until: float) -> None:
+        def over() -> bool:
+            now = time.monotonic()
+            return now > until + PATIENCE_S or (now > until and enough())
+
+        await all_of(*(self._client(number, over) for number in range(clients)))
+
+    async def _client(self, number: int, over: Callable[[], bool]) -> None:
         dice = random.Random(self.seed * 1000 + number)
         flavour = self.flavours[number % len(self.flavours)]
         await asyncio.sleep(dice.random() * 0.5)
-        while time.monotonic() < until:
-            await self._connection(dice, flavour, until)
+        while not over():
+            await self._connection(dice, flavour, over)
 
-    async def _connection(self, dice: random.Random, flavour: str, until: float) -> None:
+    async def _connection(self, dice: random.Random, flavour: str, over: Callable[[], bool]) -> None:
         number = next(self._numbers)
         self.connections += 1
         client = Client(self.port, flavour)
@@ -65,7 +71,7 @@ class Crowd:
             if dice.random() < 0.7:
                 await asyncio.wait([future], timeout=10)
             await asyncio.sleep(dice.random() * self.pause_s)
-            if client.closed.is_set() or time.monotonic() > until:
+            if client.closed.is_set() or over():
                 break
         await self._leave(client, dice.random())
         await asyncio.wait(checks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,28 +87,26 @@ async def test_a_draining_server_is_not_ready_and_takes_nobody(start: Callable[.
 
 
 async def test_the_drain_limit_ends_it(start: Callable[..., Serve]) -> None:
-    server = start("--device", "sim:2000", "--drain-limit", "0.5")
+    server = start("--device", "sim:1200", "--drain-limit", "0.3")
     async with connected(server.port, CLIENTS) as clients:
-        await admitted(server, clients)
+        futures = await admitted(server, clients)
         server.signal(signal.SIGTERM)
-        started = time.monotonic()
         assert await asyncio.to_thread(server.wait) == 0
-        assert time.monotonic() - started < 8, "the frames would have taken 12 s"
         await all_of(*(client.closed.wait() for client in clients))
+        assert "lost" in await outcomes(futures), "it has waited for frames of seven seconds"
     server.assert_nothing_left()
 
 
 async def test_a_second_signal_ends_it_at_once(start: Callable[..., Serve]) -> None:
-    server = start("--device", "sim:2000", "--drain-limit", "60")
+    server = start("--device", "sim:1200", "--drain-limit", "60")
     async with connected(server.port, CLIENTS) as clients:
-        await admitted(server, clients)
+        futures = await admitted(server, clients)
         ask_to_stop(server, "Ctrl-C")
         await clients[0].notice("drain")
         ask_to_stop(server, "Ctrl-C")
-        started = time.monotonic()
         assert await asyncio.to_thread(server.wait) != 0
-        assert time.monotonic() - started < 10
         await all_of(*(client.closed.wait() for client in clients))
+        assert "lost" in await outcomes(futures), "it has waited for frames of seven seconds"
     server.assert_nothing_left()
     assert "ending at once" in server.log()
 

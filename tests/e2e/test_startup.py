@@ -88,7 +88,7 @@ def test_a_taken_port_is_named(logs: Path) -> None:
     assert f"port {port}: Address already in use" in only_line(log)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "tensorrt"])
+@pytest.mark.parametrize("device", ["cuda:1", "tensorrt"])
 def test_a_device_that_cannot_be_had_is_an_error_with_its_cure(logs: Path, device: str) -> None:
     """Never a silent fallback to the CPU."""
     status, log = failed_start(logs, "--device", device, environment={"CUDA_VISIBLE_DEVICES": ""})
