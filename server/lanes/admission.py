@@ -17,7 +17,7 @@ from framelane.server.protocol import Hello, Refusal
 from .lane import Lane
 from .limits import Limits
 
-_USED = 0.95
+_USED = 0.9  # a place is not taken back when the capacity falls
 _SILENT = 0.1
 _RISE = 0.5  # per look: soon, since frames come
 _FADE = 0.2  # slowly, since they may come back

@@ -2,7 +2,8 @@
 
 It starts with what a burst of sample pictures gave at the start, and follows what is measured while frames queue
 (``gauge.py``). Where nothing queues, there is nothing to measure: if clients are held back all the same, the estimate
-rises by a little every time, until it is right or frames queue. So a dip, for example while a slot was replaced, heals.
+rises a little every time, faster towards what was seen before, until it is right or frames queue. So a dip, for
+example while a slot was replaced, heals.
 
 Pace may act on a guess, since the next one corrects it. A place, once given, is not taken back: admission counts on no
 more than has been seen.
@@ -17,7 +18,9 @@ from .gauge import Reading
 _ENOUGH = 8  # results during a backlog that are worth looking at
 _WEIGHT = 32  # results that weigh as much as all that was known before
 _NEAR = 0.8
-_GROWTH = 1.03
+_GROWTH = 0.03
+_RETURN = 0.25  # of the way to what was seen before
+_FORGET = 0.01
 
 
 class Capacity:
@@ -28,7 +31,7 @@ class Capacity:
 
     Attributes:
         rate: the best guess now.
-        seen: the most that was measured.
+        seen: the most that was measured; forgotten slowly when it is not seen again.
     """
 
     __slots__ = ("rate", "seen")
@@ -57,11 +60,11 @@ class Capacity:
         elif reading.rate > self.rate:
             self._measured(reading.rate, reading.frames)
         elif held_back and reading.rate > _NEAR * self.rate:
-            self.rate *= _GROWTH
+            self.rate += max(_GROWTH * self.rate, _RETURN * (self.seen - self.rate))
 
     def _measured(self, rate: float, frames: int) -> None:
         if math.isinf(self.rate):
             self.expect(rate)
             return
         self.rate += (rate - self.rate) * frames / (frames + _WEIGHT)
-        self.seen = max(self.seen, self.rate)
+        self.seen = max(self.rate, self.seen + (self.rate - self.seen) * _FORGET)

@@ -39,6 +39,11 @@ def fair_share(rates: Iterable[float], capacity: float) -> float:
     return left
 
 
+def equal_share(clients: int, capacity: float) -> float:
+    """Frames per second for each of so many that would send any amount."""
+    return capacity * _USED / clients
+
+
 def interval_ms(share: float, shortest_ms: int) -> int:
     """The interval of `share` frames per second, within what clients can be asked for."""
     if share * _SLOWEST_MS <= 1000:

@@ -47,8 +47,8 @@ class Reception:
         interval_ms: what clients with a place are asked to keep.
     """
 
-    __slots__ = ("_accounts", "_capacity", "_delivery", "_given_at", "_limits", "_looked_at", "_tickets",
-                 "_turnover_s", "admission", "interval_ms", "room")  # fmt: skip
+    __slots__ = ("_accounts", "_capacity", "_delivery", "_given_at", "_limits", "_looked_at", "_new",
+                 "_senders", "_tickets", "_turnover_s", "admission", "interval_ms", "room")  # fmt: skip
 
     def __init__(self, delivery: Delivery, accounts: Accounts, capacity: Capacity, limits: Limits) -> None:
         self._delivery = delivery
@@ -58,6 +58,7 @@ class Reception:
         self._tickets: dict[str, Lane] = {}
         self._given_at = 0.0
         self._looked_at = 0.0
+        self._senders = self._new = 0
         self._turnover_s = limits.retry_after_ms / 1000
         self.admission = Admission(limits)
         self.room = WaitingRoom(limits.waiting_room, limits.grace_s)
@@ -186,6 +187,7 @@ class Reception:
                 self.admission.measured(lane, frames / seconds)
                 if frames and lane.ticket:
                     sending.append((lane, frames / seconds))
+        self._senders, self._new = len(sending), 0
         if sending:
             self._share(sending, now)
         else:
@@ -204,13 +206,16 @@ class Reception:
 
     def _say_ready(self, lane: Lane, now: float) -> None:
         limits = self._limits
-        lane.paced_ms, lane.paced_at = self.interval_ms, now
+        self._new += 1
+        share = pace.equal_share(self._senders + self._new, self._capacity.rate)
+        interval = max(self.interval_ms, pace.interval_ms(share, limits.interval_ms))
+        lane.paced_ms, lane.paced_at = interval, now
         ready = Ready(
             lane=lane.id,
             pipeline=limits.pipeline,
             window=lane.depth + lane.parallel if lane.queues else limits.window,
             max_frame_bytes=limits.max_frame_bytes,
-            interval_ms=self.interval_ms,
+            interval_ms=interval,
             deadline_ms=limits.deadline_ms,
             ticket=lane.ticket,
         )

@@ -56,7 +56,7 @@ def test_first_measurement_is_believed_and_later_ones_weigh_by_their_frames() ->
     assert capacity.rate == pytest.approx(90)
     capacity.turn(reading(rate=50, backlog=320, backlog_rate=50), held_back=False)
     assert capacity.rate < 55
-    assert capacity.seen == 100
+    assert capacity.seen == pytest.approx(100, rel=0.02)
 
 
 def test_a_load_that_is_served_proves_a_capacity() -> None:
@@ -72,10 +72,11 @@ def test_dip_heals_though_nothing_queues_and_places_count_on_what_was_seen_only(
     capacity.expect(100)
     capacity.turn(reading(rate=10, backlog=1000, backlog_rate=10), held_back=True)
     assert capacity.sure < 15
-    for _ in range(150):  # clients follow the pace, at 0.95 of what is thought possible
+    low = capacity.seen
+    for _ in range(100):  # clients follow the pace, at 0.95 of what is thought possible
         capacity.turn(reading(rate=0.95 * capacity.rate), held_back=True)
     assert capacity.rate > 150
-    assert capacity.sure == 100
+    assert capacity.sure == low == pytest.approx(100, rel=0.02)
 
 
 def test_little_load_or_nobody_held_back_changes_nothing() -> None:

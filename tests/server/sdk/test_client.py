@@ -116,6 +116,7 @@ async def test_client_that_comes_back_shows_its_ticket():
 
     async def listen(there: Server) -> None:
         hellos.append(await there.greet())
+        await there.until_left()
 
     async with server(lose, listen) as url, Client(url) as client:
         while len(hellos) < 2:  # noqa: ASYNC110
