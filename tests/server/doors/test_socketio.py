@@ -213,6 +213,68 @@ async def test_malformed_engine_text_closes_at_once(gateway: Gateway, text: str)
     await gateway.until_gone()
 
 
+@pytest.mark.parametrize("text", ["3", "6"], ids=["pong", "noop"])
+async def test_pong_and_noop_change_nothing(gateway: Gateway, text: str) -> None:
+    raw = await Raw.connected(gateway)
+    await raw.socket.send(text)
+    await raw.socket.send('451-["frame",0,{"_placeholder":true,"num":0}]')
+    await raw.socket.send(b"x")
+    assert (await raw.hear()).startswith("451-")
+    assert gateway.books()["received"] == 1
+    await raw.socket.close()
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+async def test_disconnect_packet_ends_the_connection_and_is_no_loss(gateway: Gateway, parser: str) -> None:
+    raw = await (Raw.connected(gateway) if parser == "default" else Raw.msgpack(gateway))
+    lane = next(iter(gateway.exchange.delivery.lanes.values()))
+    lane.resumes = True
+    await raw.socket.send("41" if parser == "default" else msgpack.packb({"type": 1, "nsp": "/"}))
+    assert await raw.closed()
+    await gateway.until_gone()
+    assert not gateway.exchange.reception.admission.holds(lane.ticket)
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+async def test_ack_has_the_id_that_was_asked_for_and_no_more(gateway: Gateway, parser: str) -> None:
+    if parser == "default":
+        raw = await Raw.connected(gateway)
+        await raw.socket.send('451-77["frame",0,{"_placeholder":true,"num":0}]')
+        await raw.socket.send(b"x")
+        assert await raw.hear() == "4377[]"
+    else:
+        raw = await Raw.msgpack(gateway)
+        await raw.socket.send(msgpack.packb({"type": 2, "nsp": "/", "data": ["frame", 0, b"x"], "id": 77}))
+        assert await raw.packed() == {"type": 3, "nsp": "/", "data": [], "id": 77}
+    await raw.socket.close()
+
+
+async def test_queue_slows_its_client_down_and_the_pong_behind_it_counts_late(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framelane.server.doors.engine.PING_INTERVAL_S", 0.2)
+    monkeypatch.setattr("framelane.server.doors.engine.PING_TIMEOUT_S", 0.1)
+    pool = FakePool(credits=1)
+    async with run_gateway(pool, queue_depth=2, deadline_ms=60_000) as slow:
+        raw = await Raw.connected(slow, json.dumps({"policy": "queue"}))
+        for seq in range(5):
+            await raw.socket.send(f'451-["frame",{seq},{{"_placeholder":true,"num":0}}]')
+            await raw.socket.send(b"x")
+        await raw.socket.send("3")
+        await slow.until(lambda: slow.exchange.accounts.received == 3)
+        for _ in range(5):
+            await slow.until(lambda: bool(pool.jobs))
+            pool.finish()
+        results = []
+        while len(results) < 5:
+            text = await raw.hear()
+            if text.startswith('42["result"'):
+                results.append(json.loads(text[2:])[1]["seq"])
+        assert results == list(range(5))
+        assert slow.books()["dropped"] == 0
+        await raw.socket.close()
+
+
 @pytest.mark.parametrize(
     "message",
     ['42["frame",0]', "4", "41", '451-["frame",0,{"_placeholder":true,"num":0}]', b"\xc1", b"",
