@@ -6,6 +6,7 @@ is looked at. ``generator`` is for load.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import threading
@@ -17,6 +18,7 @@ import msgspec
 
 from framelane.loadtests import rfc6455
 from framelane.loadtests.generator import Message, NotServed, enter
+from framelane.loadtests.overload.precedence import run_on_time
 from framelane.loadtests.probe import Attempt
 
 _JOIN_S = 5.0
@@ -75,7 +77,7 @@ class Attempts:
         """
         made: list[Attempt] = []
         numbers = itertools.count()
-        sockets = [enter(*self._address) for _ in range(clients)]
+        sockets = self._connect(clients)
         ready = threading.Barrier(clients + 1)
         threads = [
             threading.Thread(target=self._client, args=(s, made, numbers, attempts, warm_up, ready), daemon=True)
@@ -100,6 +102,12 @@ class Attempts:
         made.sort(key=lambda attempt: attempt.ended)
         return Course(made, made[-1].ended - started if made else 0.0)
 
+    def _connect(self, clients: int) -> list[socket.socket]:
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(contextlib.closing(enter(*self._address))) for _ in range(clients)]
+            stack.pop_all()
+            return sockets
+
     def _client(
         self,
         connection: socket.socket,
@@ -109,6 +117,7 @@ class Attempts:
         warm_up: int,
         ready: threading.Barrier,
     ) -> None:
+        run_on_time()
         client = _Client(connection, self._frames, self._timeout)
         for _ in range(warm_up):
             client.attempt()

@@ -25,7 +25,7 @@ import msgspec
 from framelane.loadtests.gate import Reading
 
 SERIAL_WITHIN = 0.2
-"""How close to n × a latency must be, and to 1 × the throughput, to be called serial."""
+"""How much more throughput than one slot's is still called serial."""
 FULL_WITHIN = 0.05
 PLAUSIBLE = 0.9
 LINEAR_WITHIN = 0.25
@@ -77,7 +77,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     success: float
     p95: float
     latency: float
-    """Of the medians: what the kind of concurrency is read from, since a tail has many causes."""
+    """Of the medians, since a tail has many causes."""
     throughput: float
     serial_p95: float
     concurrency: Concurrency
@@ -192,8 +192,8 @@ def concurrency_of(slots: int, latency: float, throughput: float) -> Concurrency
     """How so many slots share their device, by latency and throughput against one slot."""
     if slots == 1 or latency != latency or throughput != throughput:
         return "unknown"
-    if latency >= slots * (1 - SERIAL_WITHIN) and throughput <= 1 + SERIAL_WITHIN:
-        return "serial"
+    if throughput <= 1 + SERIAL_WITHIN:
+        return "serial"  # whatever the median says: where turns are not taken fairly, few attempts wait for all others
     if throughput >= slots * (1 - FULL_WITHIN):
         return "full"
     return "shared"
@@ -254,7 +254,7 @@ def depth_for(overhead_share: float, wanted: int = 0) -> int:
 
     Args:
         overhead_share: part of a lone attempt that was not inference.
-        wanted: what the user asked for; 0 to decide here: one alone where the rest is below 3 %, else two, or more
+        wanted: what the user asked for; 0 to decide here: one alone where the rest is below 3 %, else three, or more
             where the rest takes longer than the inference itself.
     """
     if wanted:
@@ -262,7 +262,7 @@ def depth_for(overhead_share: float, wanted: int = 0) -> int:
     if overhead_share < 0.03:
         return 1
     share = min(overhead_share, 0.9)
-    return 2 + int(share / (1 - share))
+    return 3 + int(share / (1 - share))
 
 
 def record(levels: Sequence[Level], findings: Findings) -> dict[str, Any]:

@@ -50,7 +50,7 @@ _EXPLAINED = (
 )
 @tools.output_option("probe")
 def main(
-    slots: str, gates: Path | None, output: Path, url: str, device: str, pipeline: str, serve: tuple[str, ...],
+    slots: str, gates: Path | None, output: Path, url: str, device: str, serve: tuple[str, ...],
     **given: Any,
 ) -> None:  # fmt: skip
     """Find out whether slots that share a device really run at the same time, and how many are worth having.
@@ -75,8 +75,8 @@ def main(
     with tools.failing(ValueError, NotServed, HandshakeFailed, OSError), tempfile.TemporaryDirectory() as folder:
         numbers = _numbers(slots)
         limits = parse_gates(_gates_text(gates))
-        arguments = ("--device", device, "--pipeline", pipeline, *tools.serve_arguments(serve))
-        probing = Probing(slots=numbers, serve=arguments, **given)
+        arguments = tuple(tools.serve_arguments(serve))
+        probing = Probing(slots=numbers, device=device, serve=arguments, **given)
         frames = moving_face(frames=20).frames
         target = GivenServer(url, probing, frames) if url else OwnServers(probing, frames, Path(folder))
         facts = tools.machine_facts()

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 import msgspec
 
 from framelane.loadtests.attempts import Attempts
+from framelane.loadtests.overload.targets import Running, Target
 from framelane.loadtests.probe import Level, depth_for, level
-from framelane.loadtests.processes import Server, busy_seconds, cpu_seconds
+from framelane.loadtests.processes import busy_seconds, cpu_seconds
 
 _LONE = 12
 _WARM_UP = 3
 _MAX_CREDITS = 64
+_DEPTH = 4
 
 Tell = Callable[[str, float], None]
 """Told what is being done and how much of it is done, 0 to 1."""
@@ -26,6 +28,7 @@ class Probing(msgspec.Struct, frozen=True, kw_only=True):
     """What to try.
 
     Attributes:
+        pipeline, device: as in ``framelane serve``.
         slots: numbers of active slots, the first is 1.
         attempts: per slot.
         rounds: how often each number is measured; they take turns, so that what drifts meets all of them.
@@ -35,6 +38,8 @@ class Probing(msgspec.Struct, frozen=True, kw_only=True):
         serve: further arguments for ``framelane serve``.
     """
 
+    pipeline: str = "face_mesh"
+    device: str = "auto"
     slots: tuple[int, ...] = (1, 2, 3)
     attempts: int = 100
     rounds: int = 3
@@ -44,7 +49,7 @@ class Probing(msgspec.Struct, frozen=True, kw_only=True):
     serve: tuple[str, ...] = ()
 
 
-class Target(Protocol):
+class Place(Protocol):
     """Where attempts go."""
 
     depth: int
@@ -70,7 +75,7 @@ class OwnServers:
         self.status: dict[str, Any] = {}
 
     def levels(self, tell: Tell) -> Iterator[Level]:
-        """See ``Target``. Raises StartFailed, NotServed or OSError."""
+        """See ``Place``. Raises StartFailed, NotServed or OSError."""
         for number in range(self._probing.rounds):
             order = self._probing.slots if number % 2 == 0 else self._probing.slots[::-1]
             for slots in order:
@@ -80,7 +85,7 @@ class OwnServers:
         probing = self._probing
         what = f"round {number + 1} of {probing.rounds}: {slots} active"
         tell(f"{what}, starting", 0.0)
-        with Server(self._arguments(slots), self._folder / f"{number}-{slots}.log") as server:
+        with Running(self._target(slots), self._folder / f"{number}-{slots}.log") as server:
             self.status = self.status or server.get_json("/v1/status")
             runner = Attempts("127.0.0.1", server.port, self._frames, probing.timeout)
             if not self.depth:
@@ -94,19 +99,20 @@ class OwnServers:
             server.check()
             return level(slots, self.depth, course.attempts, course.seconds, round(foreign, 3))
 
-    def _arguments(self, slots: int) -> list[str]:
+    def _target(self, slots: int) -> Target:
         probing = self._probing
-        in_flight = (self.depth or 4) * slots
+        in_flight = (self.depth or _DEPTH) * slots
         credits = min(_MAX_CREDITS, max(3, -(-in_flight // probing.workers)))
-        fixed = {
-            "--active-slots": slots,
-            "--workers": probing.workers,
-            "--spare-workers": 0,
-            "--credits": credits,
-            "--deadline-ms": int(probing.timeout * 1000),
-            "--max-clients": 1000,
-        }
-        return [*(part for name, value in fixed.items() for part in (name, str(value))), *probing.serve]
+        fixed = ("--spare-workers", "0", "--credits", str(credits), "--max-clients", "1000")
+        return Target(
+            pipeline=probing.pipeline,
+            device=probing.device,
+            slots=slots,
+            workers=probing.workers,
+            deadline_ms=int(probing.timeout * 1000),
+            arguments=(*fixed, *probing.serve),
+            precedence=True,
+        )
 
 
 class GivenServer:
@@ -123,7 +129,7 @@ class GivenServer:
         self.depth = 1
 
     def levels(self, tell: Tell) -> Iterator[Level]:
-        """See ``Target``. Raises NotServed or OSError."""
+        """See ``Place``. Raises NotServed or OSError."""
         runner = Attempts(self._host, self._port, self._frames, self._probing.timeout)
         for number in range(self._probing.rounds):
             for slots in self._probing.slots if number % 2 == 0 else self._probing.slots[::-1]:
@@ -141,6 +147,6 @@ def _find_depth(runner: Attempts) -> int:
     return depth_for(1 - sum(attempt.inference_ms for attempt in good) / 1000 / whole if whole else 1.0)
 
 
-def _own_seconds(server: Server) -> float:
+def _own_seconds(server: Running) -> float:
     """Processor time of the server's processes and of this one."""
     return sum(cpu_seconds(pid) or 0.0 for pid in server.pids()) + time.process_time()

@@ -33,6 +33,7 @@ HARNESSES: dict[str, Harness] = {
         ("curve", "--device=cpu", "--pipeline=face_mesh", "--slots=0", "--workers=0", "-o=out/overload-real"),
         "the same curve on real models",
     ),
+    "sweep": Harness("sweep_command", ("planted",), "planted bottlenecks are named, every other explanation falsified"),
 }
 
 

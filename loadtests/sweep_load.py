@@ -20,6 +20,7 @@ import msgspec
 
 from framelane.loadtests import rfc6455
 from framelane.loadtests.generator import FrameFile, Message, NotServed
+from framelane.loadtests.overload.precedence import run_on_time
 from framelane.loadtests.tally import Tally
 from framelane.server.protocol import SUBPROTOCOL, WEBSOCKET_PATH
 
@@ -200,6 +201,7 @@ def _wait_for_ready(connection: socket.socket) -> str:
 @click.option("--rate", default=0.0, show_default=True, help="most frames per second of this process; 0: no limit")
 def main(host: str, port: int, frames: Path, tally: Path, clients: int, window: int, rate: float) -> None:
     """Entry point of the process."""
+    run_on_time()
     load = Load(FrameFile.load(frames).frames, Tally(tally), window, rate)
     try:
         load.connect(host, port, clients)

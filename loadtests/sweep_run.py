@@ -121,12 +121,12 @@ def target(setup: Setup) -> Target:
         faults = [f"--{'' if getattr(setup, name) else 'no-'}{name}" for name in names]
         return Target(
             name="legacy", pipeline=setup.pipeline, device=setup.device, slots=setup.parallel,
-            arguments=(*faults, *options),
+            arguments=(*faults, *options), precedence=True,
         )  # fmt: skip
     fixed = ("--spare-workers", "0", "--max-clients", str(setup.connections + _PLACES_FREE))
     return Target(
         pipeline=setup.pipeline, device=setup.device, slots=setup.slots, workers=setup.workers,
-        deadline_ms=_DEADLINE_MS, arguments=(*fixed, *options),
+        deadline_ms=_DEADLINE_MS, arguments=(*fixed, *options), precedence=True,
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_campaign_figures_are_plausible():
 @pytest.mark.parametrize(
     ("slots", "latency", "throughput", "kind"),
     [(2, 1.0, 2.0, "full"), (2, 1.48, 1.35, "shared"), (2, 2.0, 1.0, "serial"), (3, 2.08, 1.44, "shared"),
-     (3, 3.1, 0.97, "serial"), (1, 1.0, 1.0, "unknown"), (2, float("nan"), 1.0, "unknown")],
+     (3, 3.1, 0.97, "serial"), (3, 1.4, 0.97, "serial"), (1, 1.0, 1.0, "unknown"), (2, float("nan"), 1.0, "unknown")],
 )  # fmt: skip
 def test_kind_of_concurrency(slots, latency, throughput, kind):
     assert concurrency_of(slots, latency, throughput) == kind
@@ -91,7 +91,7 @@ def test_percentile_lies_between_values(percent, value):
     assert percentile([1.0, 2.0, 3.0], percent) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(("share", "depth"), [(0.0, 1), (0.02, 1), (0.1, 2), (0.5, 3), (0.75, 5), (1.0, 11)])
+@pytest.mark.parametrize(("share", "depth"), [(0.0, 1), (0.02, 1), (0.1, 3), (0.5, 4), (0.75, 6), (1.0, 12)])
 def test_depth_covers_what_is_not_inference(share, depth):
     assert depth_for(share) == depth
     assert depth_for(share, wanted=7) == 7
@@ -101,24 +101,35 @@ def probe(tmp_path, device, *arguments):
     command = ["--device", device, "--output", str(tmp_path), *arguments]
     done = CliRunner().invoke(probe_command.main, command, catch_exceptions=False)
     assert (tmp_path / "probe.json").exists(), done.output
-    return json.loads((tmp_path / "probe.json").read_text()), done
-
-
-def test_one_slot_beside_three_of_a_taxed_device_reads_the_tax(tmp_path):
-    device = f"sim:8:group=probe{os.getpid()}:tax=1,1.44,2.08"
-    record, done = probe(tmp_path, device, "--slots", "1,2,3", "--rounds", "1", "--attempts", "60")
-    steps = record["data"]["findings"]["steps"]
-    # Medians: tails and throughput belong to whoever else uses this machine.
-    assert [step["latency"] for step in steps] == pytest.approx([1, 1.44, 2.08], rel=0.12)
-    assert record["data"]["findings"]["concurrency"] == "shared"
-    assert record["simulated"]
+    record = json.loads((tmp_path / "probe.json").read_text())
     assert "SIMULATED" in done.output
+    assert [step["success"] for step in record["data"]["findings"]["steps"]] == [1.0] * len(record["data"]["levels"])
+    return record["data"]
+
+
+def skip_if_disturbed(found):
+    foreign = max(level["foreign_cores"] for level in found["rounds"])
+    if foreign > 0.15:
+        pytest.skip(f"other programs used {foreign:.1f} cores of this machine: times mean nothing")
+
+
+def test_taxed_device_reads_its_tax_within_five_percent(tmp_path):
+    device = f"sim:8:group=probe{os.getpid()}:tax=1,1.44,2.08"
+    found = probe(tmp_path, device, "--rounds", "1", "--attempts", "80")
+    skip_if_disturbed(found)
+    steps = found["findings"]["steps"]
+    assert [step["latency"] for step in steps] == pytest.approx([1, 1.44, 2.08], rel=0.05)
+    assert [step["p95"] for step in steps] == pytest.approx([1, 1.44, 2.08], rel=0.05)
+    assert found["findings"]["concurrency"] == "shared"
+    assert found["decision"]["active"] == 2
 
 
 def test_serial_device_is_called_serial(tmp_path):
     device = f"sim:8:group=serial{os.getpid()}:serial"
-    record, _ = probe(tmp_path, device, "--slots", "1,3", "--rounds", "1", "--attempts", "40")
-    assert record["data"]["findings"]["concurrency"] == "serial"
+    found = probe(tmp_path, device, "--slots", "1,3", "--rounds", "1", "--attempts", "40")
+    skip_if_disturbed(found)
+    assert found["findings"]["concurrency"] == "serial"
+    assert found["decision"]["active"] == 1
 
 
 def test_numbers_must_start_at_one(tmp_path):
