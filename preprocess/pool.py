@@ -419,7 +419,7 @@ class Pool:
         if status == START_FAILED and self._failures[worker.index] >= _MAX_START_FAILURES:
             self._give_up(worker)
             return
-        delay = restart_delay(self._failures[worker.index] - 1)
+        delay = restart_delay(max(0, self._failures[worker.index] - 1))
         self.restarts += 1
         log.warning(
             "worker-%d (pid %d) ended with status %d while it held %d frames; a new one starts in %.2f s",

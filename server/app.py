@@ -35,6 +35,7 @@ from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
 from .doors.routes import Doors
+from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .plan import Plan
@@ -218,7 +219,7 @@ class Replica:
             log_config=None,
             access_log=False,
             lifespan="off",
-            ws="websockets-sansio",
+            ws=GatewayProtocol,
             ws_max_size=max_message_bytes(self._settings.max_frame_bytes),
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=1,

@@ -12,6 +12,7 @@ import uvicorn
 from fake_pool import FakePool
 
 from framelane.server.doors.routes import Doors
+from framelane.server.doors.transport import GatewayProtocol
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.limits import Limits
 from framelane.server.protocol import max_message_bytes
@@ -74,7 +75,7 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
     doors = Doors(exchange, provider)
     config = uvicorn.Config(
         doors,
-        ws="websockets-sansio",
+        ws=GatewayProtocol,
         ws_max_size=max_message_bytes(values.max_frame_bytes),
         ws_per_message_deflate=False,
         ws_ping_interval=None,

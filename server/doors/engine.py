@@ -32,7 +32,8 @@ from framelane.server.protocol import (
 
 from .flow import room_in
 from .parsers import Envelope, Kind, explain, open_binary, open_text, packet
-from .writer import Receive, Send, SocketWriter, close, events, was_lost
+from .transport import Receive, Send, protocol_of
+from .writer import SocketWriter, close, events, was_lost
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,9 @@ class Connection:
         """The client was let in."""
         self.lane = writer.lane = lane
         self.writer = writer
+        protocol = protocol_of(self._asgi)
+        if protocol is not None and not lane.queues:
+            protocol.short_cut = self._short_cut
         self._after(PING_INTERVAL_S, self._ping)
 
     def new_writer(self, flavour: int) -> SocketWriter:
@@ -152,6 +156,37 @@ class Connection:
             count += 1
             if count % _TURN == 0:
                 await asyncio.sleep(0)
+
+    def _short_cut(self, message: bytes | str) -> bool:
+        """Deals with plain frames where they are parsed (``transport.py``); ``_serve`` deals with the rest."""
+        lane = cast(Lane, self.lane)
+        if isinstance(message, str):
+            if message[:5] != "451-[" or self._awaited is not None:
+                return False
+            try:
+                self._awaited = (decode_socketio_header(message[4:])[1], None)
+            except UNREADABLE:
+                return False
+            self._skipped = 0
+        elif self._awaited is not None:
+            seq, number = self._awaited
+            if seq <= lane.last_seq or number is not None or lane.left:
+                return False
+            self._awaited = None
+            self._exchange.frame(lane, seq, message)
+        elif self.flavour == SOCKETIO_MSGPACK:
+            try:
+                event = decode_socketio_msgpack(message)
+            except UNREADABLE:
+                return False
+            _name, seq, view = event.data
+            if seq <= lane.last_seq or event.id is not None or lane.left:
+                return False
+            self._exchange.frame(lane, seq, view if isinstance(view, memoryview) else memoryview(view.data))
+        else:
+            return False
+        self._heard = True
+        return True
 
     def _text(self, text: str) -> bool | Envelope:
         """Deal with a text message: True to go on, False to end, or a packet that is no plain frame."""

@@ -12,8 +12,8 @@ from framelane.server.protocol import SOCKETIO_PATH, WEBSOCKET_PATH
 
 from .http import HttpDoor, Provider
 from .socketio import SocketIODoor
+from .transport import Receive, Send
 from .websocket import WebSocketDoor
-from .writer import Receive, Send
 
 
 class Doors:

@@ -28,7 +28,7 @@ from framelane.server.protocol import Refusal, hello_from
 from .engine import Connection
 from .origin import check_origin
 from .parsers import Envelope, auth_of, packet
-from .writer import Receive, Send
+from .transport import Receive, Send
 
 log = logging.getLogger(__name__)
 

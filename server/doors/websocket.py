@@ -35,7 +35,8 @@ from framelane.server.protocol import (
 from .explain import explain_msgpack
 from .flow import room_in
 from .origin import check_origin
-from .writer import Receive, Send, SocketWriter, close, was_lost
+from .transport import Receive, Send, ShortCut, protocol_of
+from .writer import SocketWriter, close, was_lost
 
 _TURN = 32  # messages that one client may have dealt with before others get a turn of the event loop
 
@@ -66,6 +67,9 @@ class WebSocketDoor:
         ended = None
         try:
             self._exchange.greet(lane)
+            protocol = protocol_of(send)
+            if protocol is not None:
+                protocol.short_cut = self._short_cut(lane)
             ended = await self._serve(lane, receive)
             if ended is None:
                 await close(send, Close.FLOOD, "too many bad messages")
@@ -97,6 +101,21 @@ class WebSocketDoor:
             return decode_websocket_hello(message.get("bytes") or b"")
         except BadMessage as error:
             raise Refused(error.message, code=Refusal.BAD_REQUEST) from None
+
+    def _short_cut(self, lane: Lane) -> ShortCut:
+        """Deals with plain frames where they are parsed (``transport.py``); ``_serve`` deals with the rest."""
+        take = self._exchange.frame
+
+        def short_cut(message: bytes | str) -> bool:
+            if isinstance(message, str):
+                return False
+            try:
+                _name, seq, view = decode_websocket_frame(message)
+            except UNREADABLE:
+                return False
+            return seq > lane.last_seq and not lane.queues and not lane.left and take(lane, seq, view)
+
+        return short_cut
 
     async def _serve(self, lane: Lane, receive: Receive) -> dict[str, Any] | None:
         """Take frames until the client goes; the message that says so, or None if it has to be cut."""

@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from framelane.preprocess.packets import SOCKETIO, parts
 from framelane.server.lanes.delivery import Delivery
 from framelane.server.lanes.lane import Lane
 
+from .transport import Send, protocol_of
+
 log = logging.getLogger(__name__)
 
 _CLOSE_PATIENCE_S = 2.0
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class SocketWriter:
@@ -35,7 +34,7 @@ class SocketWriter:
         farewell: a packet that goes before a close of the server's own, if the protocol has one.
     """
 
-    __slots__ = ("_asgi", "_closing", "_dead", "_delivery", "_farewell", "_flavour", "_task", "lane")
+    __slots__ = ("_asgi", "_closing", "_dead", "_delivery", "_farewell", "_flavour", "_task", "_write_now", "lane")
 
     def __init__(self, asgi: Send, flavour: int, delivery: Delivery, farewell: bytes = b"") -> None:
         self._asgi = asgi
@@ -45,6 +44,8 @@ class SocketWriter:
         self._closing: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._dead = False
+        protocol = protocol_of(asgi)
+        self._write_now = protocol.write_message if protocol is not None else None
         self.lane: Lane | None = None
 
     def write(self, packet: bytes) -> bool:
@@ -53,6 +54,8 @@ class SocketWriter:
             return False
         messages = parts(SOCKETIO, packet) if self._flavour == SOCKETIO else (packet,)
         for index, message in enumerate(messages):
+            if self._write_now is not None and self._write_now(message):
+                continue
             steps = self._asgi(_event(message)).__await__()
             try:
                 waited_for = next(steps)
