@@ -96,7 +96,7 @@ def calibrate(effort: Effortful, folder: Path, say: Callable[[str], None]) -> Ca
         clients=effort.clients,
         checks=check(stages, replica, effort.clients, loaded),
         foreign_cores=max(quiet.foreign, loaded.foreign),
-        simulated_device=bool(status.get("simulated")),
+        simulated_device=bool(status["device"]["simulated"]),
         windows=(quiet.record(), loaded.record()),
     )
 

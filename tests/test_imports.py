@@ -78,6 +78,12 @@ PURE = [
     "framelane.server.ops.diagnosis",
     "framelane.loadtests.cost",
     "framelane.loadtests.gate",
+    "framelane.loadtests.density",
+    "framelane.loadtests.probe",
+    "framelane.loadtests.plan",
+    "framelane.loadtests.plan_simulation",
+    "framelane.loadtests.sweep",
+    "framelane.loadtests.charts",
 ]
 IMPURE_LIBRARIES = {"asyncio", "multiprocessing", "os", "select", "signal", "socket", "subprocess", "threading", "time"}
 
