@@ -57,6 +57,7 @@ class Effortful(msgspec.Struct, frozen=True, kw_only=True):
         runs: of models per frame.
         clients: of the run that the simulation is held against.
         seconds: of each window.
+        patience: how often a window that other programs disturbed is measured again.
     """
 
     serve: tuple[str, ...] = ()
@@ -66,6 +67,7 @@ class Effortful(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 2
     clients: int = 8
     seconds: float = 5.0
+    patience: int = 1
 
 
 def calibrate(effort: Effortful, folder: Path, say: Callable[[str], None]) -> Calibration:
@@ -75,7 +77,9 @@ def calibrate(effort: Effortful, folder: Path, say: Callable[[str], None]) -> Ca
         StartFailed, Vanished, OSError: it could not be measured.
     """
     clip = moving_face(frames=_FRAMES)
-    work = Effort(seconds=effort.seconds, clients=effort.clients, patience=1, serve=tuple(_arguments(effort)))
+    work = Effort(
+        seconds=effort.seconds, clients=effort.clients, patience=effort.patience, serve=tuple(_arguments(effort))
+    )
     stage = Stage(folder, FrameFile(clip.fps, list(clip.frames)), work, say)
     with stage.server() as server:
         say("one client, alone")

@@ -63,7 +63,7 @@ def test_simulated_curve_holds_the_plan_and_breaks_beyond_it(tmp_path):
 
 @pytest.mark.timeout(180)
 def test_measured_replica_calibrates_later_plans(tmp_path):
-    effort = Effortful(serve=("--device", "sim:8"), workers=1, clients=3, seconds=0.8)
+    effort = Effortful(serve=("--device", "sim:8"), workers=1, clients=3, seconds=0.8, patience=0)
     found = calibrate(effort, tmp_path, lambda text: None)
     assert found.simulated_device
     assert found.stages.slot_ms >= 16

@@ -124,6 +124,7 @@ def test_taxed_device_reads_its_tax_within_five_percent(tmp_path):
     assert found["decision"]["active"] == 2
 
 
+@pytest.mark.prove
 def test_serial_device_is_called_serial(tmp_path):
     device = f"sim:8:group=serial{os.getpid()}:serial"
     found = probe(tmp_path, device, "--slots", "1,3", "--rounds", "1", "--attempts", "40")
