@@ -19,6 +19,7 @@ from framelane.loadtests.gate import Decision, GateError, Outcome, decide, parse
 from framelane.loadtests.generator import NotServed
 from framelane.loadtests.probe import Findings, Level
 from framelane.loadtests.probe_run import GivenServer, OwnServers, Probing
+from framelane.loadtests.processes import StartFailed
 from framelane.loadtests.report import Finding, Report, Section, Table, Tone
 from framelane.loadtests.rfc6455 import HandshakeFailed
 
@@ -81,6 +82,7 @@ def main(
         target = GivenServer(url, probing, frames) if url else OwnServers(probing, frames, Path(folder))
         facts = tools.machine_facts()
         levels: list[Level] = []
+        failed = False
         with tools.interruptible(out) as interrupted, tools.steps(out, len(numbers) * probing.rounds) as steps:
 
             def tell(text: str, share: float) -> None:
@@ -88,13 +90,19 @@ def main(
                     steps.say(text)
                 steps.part(share)
 
-            for found in target.levels(tell):
-                levels.append(found)
-                steps.done()
+            try:
+                for found in target.levels(tell):
+                    levels.append(found)
+                    steps.done()
+            except (StartFailed, NotServed, OSError) as error:
+                if not levels:
+                    raise
+                failed = True
+                out.print(f"[red]{error}[/]; what was measured so far:")
         if not any(found.slots == 1 and found.successes for found in levels):
             raise GateError("no attempt with one slot succeeded: there is nothing to compare with")
         simulated = device.startswith("sim") and not url
-        _conclude(levels, limits, facts, not interrupted(), simulated, output)
+        _conclude(levels, limits, facts, not (failed or interrupted()), simulated, output)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

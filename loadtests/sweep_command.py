@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 
 from framelane.loadtests import tools
 from framelane.loadtests.charts import IntervalChart, Row
+from framelane.loadtests.processes import StartFailed
 from framelane.loadtests.report import Finding, Report, Section, Table, Tone
 from framelane.loadtests.sweep import (
     Experiment,
@@ -75,7 +76,6 @@ def main(file: str, only: tuple[str, ...], rounds: int, seconds: float, listed: 
     measured: Rounds = {experiment.name: [] for experiment in experiments}
     total = rounds * sum(len(experiment.configurations) + 1 for experiment in experiments)
     with (
-        tools.failing(Vanished, OSError),
         tempfile.TemporaryDirectory() as folder,
         tools.interruptible(out) as interrupted,
         tools.steps(out, total) as steps,
@@ -94,13 +94,21 @@ def main(file: str, only: tuple[str, ...], rounds: int, seconds: float, listed: 
 def run(
     experiment: Experiment, rounds: int, runner: Runner, measured: list[dict[str, Measurement]], steps: tools.Steps
 ) -> None:
-    """Measure an experiment round by round; what was measured is in ``measured`` also when this is interrupted."""
+    """Measure an experiment round by round; what was measured is in ``measured`` also when this is interrupted.
+
+    A run that fails is told, and missing from its round; the others go on.
+    """
     for number in range(rounds):
         measured.append({})
         for name in order(experiment, number):
-            steps.say(f"{experiment.name}, round {number + 1} of {rounds}: {name or 'baseline'}")
-            found = measured[-1][name] = runner.measure(experiment.configurations.get(name, experiment.baseline))
-            steps.done(f"{experiment.name}: {name or 'baseline'} {found.throughput:.1f}/s, p50 {found.p50_ms:.1f} ms")
+            shown = f"{experiment.name}: {name or 'baseline'}"
+            steps.say(f"{shown}, round {number + 1} of {rounds}")
+            try:
+                found = measured[-1][name] = runner.measure(experiment.configurations.get(name, experiment.baseline))
+            except (StartFailed, Vanished, OSError) as error:
+                steps.done(f"{shown} FAILED: {error}")
+            else:
+                steps.done(f"{shown} {found.throughput:.1f}/s, p50 {found.p50_ms:.1f} ms")
 
 
 def _text(file: str) -> str:
@@ -154,7 +162,7 @@ def make_report(
         if experiment.planted and survivors and survivors != [experiment.planted]:
             tone = "bad"
         said.append(Finding(conclusion(experiment, found), tone))
-        said += _warnings(experiment.name, measured[experiment.name])
+        said += _warnings(experiment, measured[experiment.name], complete)
     simulated = any("sim" in one.baseline.device or "staged" in one.baseline.pipeline for one in experiments)
     return Report(
         name="sweep",
@@ -172,10 +180,14 @@ def make_report(
     )
 
 
-def _warnings(name: str, rounds: Sequence[Mapping[str, Measurement]]) -> list[Finding]:
+def _warnings(experiment: Experiment, rounds: Sequence[Mapping[str, Measurement]], complete: bool) -> list[Finding]:
+    name = experiment.name
+    missing = len(rounds) * (len(experiment.configurations) + 1) - sum(map(len, rounds))
     busiest = max((found.generator_busy for one in rounds for found in one.values()), default=0.0)
     errors = sum(found.errors for one in rounds for found in one.values())
     said = []
+    if missing and complete:
+        said.append(Finding(f"{name}: {missing} runs failed", "bad"))
     if busiest > _SATURATED:
         said.append(Finding(f"{name}: a generator used {busiest:.2f} cores: it may have measured itself", "bad"))
     if errors:

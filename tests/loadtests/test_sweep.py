@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from framelane.loadtests import sweep_command
+from framelane.loadtests.processes import StartFailed
 from framelane.loadtests.sweep import (
     Experiment,
     Hypothesis,
@@ -226,6 +227,21 @@ def test_interrupted_sweep_keeps_what_was_measured(tmp_path, monkeypatch):
     assert record["complete"] is False
     assert [len(found) for found in record["data"]["slow-device"]["rounds"]] == [8, 3]
     assert "interrupted" in (tmp_path / "sweep.html").read_text()
+
+
+def test_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
+    class Failing(Arithmetic):
+        def measure(self, setup):
+            if setup.workers == 4:
+                raise StartFailed("no such server")
+            return super().measure(setup)
+
+    monkeypatch.setattr(sweep_command, "RealRunner", lambda folder, seconds: Failing())
+    done = CliRunner().invoke(sweep_command.main, ["planted", "--only", "slow-device", "-o", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "FAILED: no such server" in done.output
+    assert "slow-device: GPU-bound; undecided: interpreter-bound" in done.output
+    assert "3 runs failed" in done.output
 
 
 def test_command_writes_a_report_and_exits_with_0_when_one_explanation_is_left(tmp_path, monkeypatch):
