@@ -103,11 +103,16 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
 
     def __str__(self) -> str:
+        return f"{self.slots} slots, {self.text}"
+
+    @property
+    def text(self) -> str:
+        """The ruling in words, without the number of slots."""
         at_most = self.figure == "p95"
         unit = "" if self.figure == "success" else " ×"
         side = "inside" if self.margin >= 0 else "over" if at_most else "short"
         return (
-            f"{self.slots} slots, {self.figure}: {self.value:.4g}{unit} against {'≤' if at_most else '≥'} "
+            f"{self.figure}: {self.value:.4g}{unit} against {'≤' if at_most else '≥'} "
             f"{self.limit:g}{unit}: {self.outcome}, {abs(self.margin):.1%} {side}"
         )
 
@@ -223,8 +228,8 @@ def throughput_ratio(reading: Reading, one: Reading) -> float:
 
 
 def _summary(slots: int, rulings: Sequence[Ruling]) -> tuple[Outcome, str]:
-    failed = [str(r) for r in rulings if r.outcome is Outcome.FAIL]
-    close = [str(r) for r in rulings if r.outcome is Outcome.BORDERLINE]
+    failed = [r.text for r in rulings if r.outcome is Outcome.FAIL]
+    close = [r.text for r in rulings if r.outcome is Outcome.BORDERLINE]
     if failed:
         return Outcome.FAIL, f"{slots} slots fail: " + "; ".join(failed)
     if close:
@@ -280,7 +285,7 @@ def decide_promotion(
         day = by_date.get(date)
         lacks = _lacks(day, one, trigger, least_coverage)
         missing += [f"{date}: {lack}" for lack in lacks]
-        shown.append(f"{date}: {_shown(day, one)}: {'lacks' if lacks else 'meets'} the trigger")
+        shown.append(f"{date}: {_shown(day, one)}: {'misses' if lacks else 'meets'} the trigger")
     good = trigger.days - len({line.partition(":")[0] for line in missing})
     if missing:
         missing.insert(0, f"{good} of {trigger.days} whole days meet the trigger")
