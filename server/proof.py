@@ -19,8 +19,8 @@ from framelane.preprocess.pool import Done, Job, Pool
 
 _LIMIT_S = 30.0
 _ALONE = 3
-_BURST_S = 0.3
-_BURST_FRAMES = 100
+_BURST_S = 1.5
+_BURST_FRAMES = 32
 
 
 class Proven(msgspec.Struct, frozen=True):
@@ -81,20 +81,25 @@ class Proof:
         return fates, taken
 
     async def _burst(self) -> float:
-        """Frames per second while the pool is full."""
+        """Frames per second while the pool is full. The first round does not count: its frames move in step."""
         while self._pool.free:
             self._submit()
-        await self._ended.get()
-        first = last = time.monotonic()
+        full = len(self._jobs)
+        until = time.monotonic() + _BURST_S
+        await self._rounds(full, (time.monotonic() + until) / 2)
+        started = time.monotonic()
+        frames = await self._rounds(max(full, _BURST_FRAMES), until)
+        return frames / (time.monotonic() - started) if frames else math.inf
+
+    async def _rounds(self, most: int, until: float) -> int:
+        """Keep the pool full for so many results; how many came in time."""
         frames = 0
-        while frames < _BURST_FRAMES and last - first < _BURST_S:
-            if self._pool.free:
-                self._submit()
-            elif not self._jobs:
-                break  # clients have taken every credit
+        while frames < most and time.monotonic() < until and self._jobs:
             await self._ended.get()
-            frames, last = frames + 1, time.monotonic()
-        return frames / (last - first) if last > first else math.inf
+            frames += 1
+            if self._pool.free:  # unless clients were quicker
+                self._submit()
+        return frames
 
     def _submit(self) -> None:
         now = time.monotonic()

@@ -16,7 +16,7 @@ import math
 from .gauge import Reading
 
 _ENOUGH = 8  # results during a backlog that are worth looking at
-_WEIGHT = 32  # results that weigh as much as all that was known before
+_WEIGHT = 100  # results that weigh as much as all that was known before
 _NEAR = 0.8
 _GROWTH = 0.03
 _RETURN = 0.25  # of the way to what was seen before

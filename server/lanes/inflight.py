@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 
-from .gauge import Reading
+from .gauge import READ_FRAMES, Reading
 
 _QUEUED = 3.0  # times the time without a backlog: one in work, two that wait
 _SHORT_S = 0.015  # below that, nothing can be gained
@@ -57,20 +57,21 @@ class Inflight:
             capacity: frames per second that can be sustained.
         """
         self._credits = credits
-        if not reading.saturated:
+        goal = max(_QUEUED * self.normal_s, _SHORT_S)
+        queued = self.normal_s > 0 and reading.frames >= READ_FRAMES and reading.least_s > goal
+        if not queued and not reading.saturated:
             self._best = 0.0
             self._lowered_from = None
             self._learn_normal(reading, quiet=reading.rate < _QUIET * capacity)
             self._raise()
             return
-        cost_throughput = self._lowered_from is not None and reading.backlog_rate < _KEPT * self._best
-        self._best = max(reading.backlog_rate, self._best * _FADES)
+        cost_throughput = self._lowered_from is not None and reading.rate < _KEPT * self._best
+        self._best = max(reading.rate, self._best * _FADES)
         if cost_throughput:
             self._take_back(reading)
             return
         self._lowered_from = None
-        goal = max(_QUEUED * self.normal_s, _SHORT_S)
-        if self.normal_s and reading.least_s > goal:
+        if queued:
             self._lower(reading, goal)
         else:
             self._raise()
@@ -92,7 +93,7 @@ class Inflight:
         assert self._lowered_from is not None
         self.limit, least_s = self._lowered_from
         self.normal_s = max(self.normal_s, least_s / _QUEUED)
-        self._best = reading.backlog_rate
+        self._best = reading.rate
         self._lowered_from = None
 
     def _raise(self) -> None:

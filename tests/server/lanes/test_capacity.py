@@ -52,9 +52,9 @@ def test_first_measurement_is_believed_and_later_ones_weigh_by_their_frames() ->
     capacity = Capacity()
     capacity.turn(reading(rate=100, backlog=50, backlog_rate=100), held_back=False)
     assert capacity.rate == 100
-    capacity.turn(reading(rate=50, backlog=8, backlog_rate=50), held_back=False)
+    capacity.turn(reading(rate=50, backlog=25, backlog_rate=50), held_back=False)
     assert capacity.rate == pytest.approx(90)
-    capacity.turn(reading(rate=50, backlog=320, backlog_rate=50), held_back=False)
+    capacity.turn(reading(rate=50, backlog=1000, backlog_rate=50), held_back=False)
     assert capacity.rate < 55
     assert capacity.seen == pytest.approx(100, rel=0.02)
 
@@ -70,7 +70,7 @@ def test_a_load_that_is_served_proves_a_capacity() -> None:
 def test_dip_heals_though_nothing_queues_and_places_count_on_what_was_seen_only() -> None:
     capacity = Capacity()
     capacity.expect(100)
-    capacity.turn(reading(rate=10, backlog=1000, backlog_rate=10), held_back=True)
+    capacity.turn(reading(rate=10, backlog=3000, backlog_rate=10), held_back=True)
     assert capacity.sure < 15
     low = capacity.seen
     for _ in range(100):  # clients follow the pace, at 0.95 of what is thought possible

@@ -25,10 +25,13 @@ class Stage:
 
 
 class Service:
-    """Stages in a row in front of which there is always another frame, as under overload."""
+    """Stages in a row in front of which there is always another frame, up to one for each client."""
 
-    def __init__(self, *stages: Stage, credits: int, alone_s: float = 0.0, limited: bool = True) -> None:
+    def __init__(
+        self, *stages: Stage, credits: int, alone_s: float = 0.0, limited: bool = True, clients: float = math.inf
+    ) -> None:
         self.stages = stages
+        self.clients = clients
         self.credits = credits
         self.limited = limited
         self.gauge, self.inflight = Gauge(), Inflight()
@@ -59,7 +62,7 @@ class Service:
         return done / seconds, (self.taken_s - taken) / done
 
     def fill(self) -> None:
-        limit = min(self.credits, self.inflight.limit if self.limited else math.inf)
+        limit = min(self.credits, self.clients, self.inflight.limit if self.limited else math.inf)
         while self.in_work < limit:
             self.in_work += 1
             self.stages[0].waiting.append(self.now)
@@ -82,7 +85,7 @@ class Service:
             self.in_work -= 1
             self.finished += 1
             self.taken_s += self.now - submitted
-            self.gauge.finished(self.now, self.now - submitted, True)
+            self.gauge.finished(self.now, self.now - submitted, self.clients > self.in_work + 1)
 
 
 def always(seconds: float) -> Callable[[random.Random], float]:
@@ -124,6 +127,15 @@ def test_frames_do_not_queue_behind_the_limit() -> None:
     rate, taken_s = service.run(10)
     assert rate == pytest.approx(125, rel=0.01)
     assert taken_s <= 0.04, "without a limit a frame is in work for 0.38 s"
+
+
+def test_frames_do_not_queue_in_the_workers_either_if_clients_are_fewer_than_credits() -> None:
+    stages, credits, alone_s = SERVICES["one slot, many workers"]()
+    service = Service(*stages, credits=credits, alone_s=alone_s, clients=24)
+    service.run(10)
+    rate, taken_s = service.run(10)
+    assert rate == pytest.approx(125, rel=0.01)
+    assert taken_s <= 0.04, "without a limit a frame is in work for 0.19 s"
 
 
 def test_limit_follows_a_service_that_becomes_slow_and_recovers() -> None:
