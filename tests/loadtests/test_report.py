@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from browsing import browsing
 
 from framelane.loadtests.charts import IntervalChart, Limit, LineChart, Row, Series, ticks
 from framelane.loadtests.report import Finding, Report, Section, Table, as_csv, coloured, render, shown, write
@@ -104,3 +105,34 @@ def test_cells_are_shown_for_people(cell, text):
 
 def test_findings_are_coloured_without_reading_brackets_as_markup():
     assert coloured(REPORT.findings) == [r"[green]it \[works] & holds[/]"]
+
+
+CONTRAST = """(() => {
+  const probe = document.createElement("canvas").getContext("2d");
+  const light = (colour) => {
+    probe.fillStyle = colour;
+    probe.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...probe.getImageData(0, 0, 1, 1).data].map((v) => v / 255)
+      .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = getComputedStyle(document.body);
+  const [ink, page] = [light(style.color), light(style.backgroundColor)];
+  return (Math.max(ink, page) + 0.05) / (Math.min(ink, page) + 0.05);
+})()"""
+
+
+def test_page_is_read_offline_in_light_and_dark_and_on_a_phone(tmp_path):
+    page_file = write(REPORT, tmp_path)[0]
+    with browsing() as browser:
+        for scheme, width in (("light", 1100), ("dark", 390)):
+            with browser.new_context(color_scheme=scheme, offline=True) as context:
+                page = context.new_page()
+                page.set_viewport_size({"width": width, "height": 800})
+                asked = []
+                page.on("request", lambda request, asked=asked: asked.append(request.url))
+                page.goto(page_file.as_uri())
+                assert asked == [page_file.as_uri()]
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert page.locator("figure > svg").count() == 2
+                assert page.evaluate(CONTRAST) > 7
