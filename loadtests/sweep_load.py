@@ -30,6 +30,7 @@ _BUFFER = 1 << 18
 _IDLE_S = 1.0
 _EAGER_S = 0.2
 _REST_S = 0.05
+_LOOK_S = 0.01
 
 
 class _Ready(msgspec.Struct, frozen=True):
@@ -91,10 +92,15 @@ class Load:
             self._epoll.register(connection, select.EPOLLIN)
             self._turns.extend([client] * self._window)
 
-    def run(self) -> None:
-        """Send and receive until the process is stopped."""
-        self._due = time.perf_counter()
+    def run(self, go: Path) -> None:
+        """Say that all clients are in, wait for the file ``go``, then send and receive until the process is stopped.
+
+        Nobody sends before everybody is in: under load a newcomer might wait for its place for longer than a window.
+        """
         self._tally.ready()
+        while not go.exists():
+            time.sleep(_LOOK_S)
+        self._due = time.perf_counter()
         while True:
             now = time.perf_counter()
             while self._resting and self._resting[0][0] <= now:
@@ -196,10 +202,11 @@ def _wait_for_ready(connection: socket.socket) -> str:
 @click.option("--port", type=int, required=True)
 @click.option("--frames", type=click.Path(exists=True, path_type=Path), required=True, help="a saved FrameFile")
 @click.option("--tally", type=click.Path(exists=True, path_type=Path), required=True, help="where to count")
+@click.option("--go", type=click.Path(path_type=Path), required=True, help="begin when this file is there")
 @click.option("--clients", default=8, show_default=True)
 @click.option("--window", default=1, show_default=True, help="frames in flight per client")
 @click.option("--rate", default=0.0, show_default=True, help="most frames per second of this process; 0: no limit")
-def main(host: str, port: int, frames: Path, tally: Path, clients: int, window: int, rate: float) -> None:
+def main(host: str, port: int, frames: Path, tally: Path, go: Path, clients: int, window: int, rate: float) -> None:
     """Entry point of the process."""
     run_on_time()
     load = Load(FrameFile.load(frames).frames, Tally(tally), window, rate)
@@ -207,7 +214,7 @@ def main(host: str, port: int, frames: Path, tally: Path, clients: int, window: 
         load.connect(host, port, clients)
         gc.freeze()
         gc.disable()
-        load.run()
+        load.run(go)
     except (NotServed, rfc6455.HandshakeFailed, OSError) as error:
         sys.exit(f"sweep_load: {error}")
 

@@ -54,18 +54,19 @@ class RealRunner:
 
     @contextlib.contextmanager
     def _load(self, setup: Setup, port: int) -> Iterator[tuple[list[Process], list[Tally]]]:
-        frames = self._frames(setup.image)
+        frames, go = self._frames(setup.image), self._folder / f"{self._number:03}.go"
         with contextlib.ExitStack() as stack:
             tallies, generators = [], []
             for number, clients in enumerate(shares(setup.connections, setup.generators)):
                 tally = Tally.create(self._folder / f"{self._number:03}-{number}.tally")
                 arguments = ["-m", "framelane.loadtests.sweep_load", "--port", str(port), "--frames", str(frames)]
                 arguments += ["--tally", str(tally.path), "--clients", str(clients), "--window", str(setup.window)]
-                arguments += ["--rate", str(setup.rate)]
+                arguments += ["--rate", str(setup.rate), "--go", str(go)]
                 log = self._folder / f"{self._number:03}-{number}-load.log"
                 generators.append(stack.enter_context(Process(arguments, log)))
                 tallies.append(tally)
             wait_for(generators, tallies)
+            go.touch()
             yield generators, tallies
 
     def _window(self, server: Running, generators: list[Process], tallies: list[Tally]) -> Measurement:
