@@ -12,7 +12,8 @@ moving its variable does to one figure, as a ratio to the baseline:
 
 Every round measures all configurations one after another, in an order that changes from round to round, and ratios are
 taken within a round: what drifts over minutes cancels out. The interval is Student's, 95 %, of the logarithms of the
-rounds' ratios.
+rounds' ratios. What is undecided then may be repeated a few times; looking more than once makes the 95 % a little less
+than that, which the distance between a prediction and "no effect" can afford.
 """
 
 from __future__ import annotations

@@ -45,10 +45,11 @@ Rounds = dict[str, list[dict[str, Measurement]]]
 @click.argument("file", default="planted")
 @click.option("--only", multiple=True, metavar="NAME", help="this experiment of the file (may be repeated)")
 @click.option("-r", "--rounds", type=click.IntRange(2), default=3, show_default=True, help="rounds; two at least")
+@click.option("-x", "--extra", type=click.IntRange(0), default=3, show_default=True, help="more, for what is undecided")
 @click.option("-s", "--seconds", type=click.FloatRange(0.2), default=3.0, show_default=True, help="of each window")
 @click.option("--list", "listed", is_flag=True, help="show what would be run, and run nothing")
 @tools.output_option("sweep")
-def main(file: str, only: tuple[str, ...], rounds: int, seconds: float, listed: bool, output: Path) -> None:
+def main(file: str, only: tuple[str, ...], rounds: int, extra: int, seconds: float, listed: bool, output: Path) -> None:
     """Find what limits a server, by explanations that each predict one number.
 
     FILE is a TOML file, or the name of a built-in one: `planted` (five servers with a known bottleneck: the check of
@@ -57,7 +58,8 @@ def main(file: str, only: tuple[str, ...], rounds: int, seconds: float, listed: 
 
     A configuration moves exactly one variable of the baseline, or the file is refused. All configurations are measured
     in turn, round by round. A hypothesis survives if the measured ratio lies in its band and "no effect" is excluded;
-    it is falsified if the whole interval lies outside; otherwise it is undecided, and more rounds (-r) may tell.
+    it is falsified if the whole interval lies outside; otherwise it is undecided, and repeated a
+    few times more (-x).
 
     \b
       framelane sweep planted --list
@@ -80,35 +82,61 @@ def main(file: str, only: tuple[str, ...], rounds: int, seconds: float, listed: 
         tools.interruptible(out) as interrupted,
         tools.steps(out, total) as steps,
     ):
-        runner = RealRunner(Path(folder), seconds)
+        sweeping = Sweeping(RealRunner(Path(folder), seconds), steps)
         for experiment in experiments:
-            run(experiment, rounds, runner, measured[experiment.name], steps)
+            sweeping.run(experiment, rounds, extra, measured[experiment.name])
     results = {experiment.name: judge(experiment, measured[experiment.name]) for experiment in experiments}
     for experiment in experiments:
         _show(experiment, results[experiment.name])
-    report = make_report(experiments, measured, results, complete=not interrupted())
+    report = make_report(experiments, measured, results, sweeping.failures, complete=not interrupted())
     named = all(sum(r.verdict is Verdict.SURVIVED for r in found) == 1 for found in results.values())
     tools.finish(out, report, output, 0 if named else tools.FAILED)
 
 
-def run(
-    experiment: Experiment, rounds: int, runner: Runner, measured: list[dict[str, Measurement]], steps: tools.Steps
-) -> None:
-    """Measure an experiment round by round; what was measured is in ``measured`` also when this is interrupted.
+class Sweeping:
+    """Measures experiments.
 
-    A run that fails is told, and missing from its round; the others go on.
+    Args:
+        runner: measures a setup.
+        steps: told what is going on.
+
+    Attributes:
+        failures: how many runs failed, by experiment. Such a run is missing from its round; the others go on.
     """
-    for number in range(rounds):
-        measured.append({})
-        for name in order(experiment, number):
-            shown = f"{experiment.name}: {name or 'baseline'}"
-            steps.say(f"{shown}, round {number + 1} of {rounds}")
-            try:
-                found = measured[-1][name] = runner.measure(experiment.configurations.get(name, experiment.baseline))
-            except (StartFailed, Vanished, OSError) as error:
-                steps.done(f"{shown} FAILED: {error}")
-            else:
-                steps.done(f"{shown} {found.throughput:.1f}/s, p50 {found.p50_ms:.1f} ms")
+
+    def __init__(self, runner: Runner, steps: tools.Steps) -> None:
+        self._runner = runner
+        self._steps = steps
+        self.failures: dict[str, int] = {}
+
+    def run(self, experiment: Experiment, rounds: int, extra: int, measured: list[dict[str, Measurement]]) -> None:
+        """Measure round by round; what was measured is in ``measured`` also when this is interrupted.
+
+        Up to ``extra`` further rounds repeat the baseline and what is undecided by then.
+        """
+        for number in range(rounds + extra):
+            names = order(experiment, number)
+            if number >= rounds:
+                results = judge(experiment, measured)
+                open_ones = {result.configuration for result in results if result.verdict is Verdict.UNDECIDED}
+                names = [name for name in names if not name or name in open_ones]
+                if not open_ones:
+                    return
+                self._steps.more(len(names))
+            measured.append({})
+            for name in names:
+                self._measure(experiment, name, number, measured[-1])
+
+    def _measure(self, experiment: Experiment, name: str, number: int, into: dict[str, Measurement]) -> None:
+        shown = f"{experiment.name}: {name or 'baseline'}"
+        self._steps.say(f"{shown}, round {number + 1}")
+        try:
+            found = into[name] = self._runner.measure(experiment.configurations.get(name, experiment.baseline))
+        except (StartFailed, Vanished, OSError) as error:
+            self.failures[experiment.name] = self.failures.get(experiment.name, 0) + 1
+            self._steps.done(f"{shown} FAILED: {error}")
+        else:
+            self._steps.done(f"{shown} {found.throughput:.1f}/s, p50 {found.p50_ms:.1f} ms")
 
 
 def _text(file: str) -> str:
@@ -151,7 +179,11 @@ def _show(experiment: Experiment, results: Sequence[Result]) -> None:
 
 
 def make_report(
-    experiments: Sequence[Experiment], measured: Rounds, results: Mapping[str, Sequence[Result]], complete: bool
+    experiments: Sequence[Experiment],
+    measured: Rounds,
+    results: Mapping[str, Sequence[Result]],
+    failures: Mapping[str, int],
+    complete: bool,
 ) -> Report:
     """The report of a sweep."""
     said = []
@@ -162,7 +194,7 @@ def make_report(
         if experiment.planted and survivors and survivors != [experiment.planted]:
             tone = "bad"
         said.append(Finding(conclusion(experiment, found), tone))
-        said += _warnings(experiment, measured[experiment.name], complete)
+        said += _warnings(experiment.name, measured[experiment.name], failures.get(experiment.name, 0))
     simulated = any("sim" in one.baseline.device or "staged" in one.baseline.pipeline for one in experiments)
     return Report(
         name="sweep",
@@ -180,14 +212,12 @@ def make_report(
     )
 
 
-def _warnings(experiment: Experiment, rounds: Sequence[Mapping[str, Measurement]], complete: bool) -> list[Finding]:
-    name = experiment.name
-    missing = len(rounds) * (len(experiment.configurations) + 1) - sum(map(len, rounds))
+def _warnings(name: str, rounds: Sequence[Mapping[str, Measurement]], failures: int) -> list[Finding]:
     busiest = max((found.generator_busy for one in rounds for found in one.values()), default=0.0)
     errors = sum(found.errors for one in rounds for found in one.values())
     said = []
-    if missing and complete:
-        said.append(Finding(f"{name}: {missing} runs failed", "bad"))
+    if failures:
+        said.append(Finding(f"{name}: {failures} runs failed", "bad"))
     if busiest > _SATURATED:
         said.append(Finding(f"{name}: a generator used {busiest:.2f} cores: it may have measured itself", "bad"))
     if errors:

@@ -69,6 +69,12 @@ class Steps:
         else:
             self._out.print(f"[dim]{self._done + 1}/{self._total}[/] {text}")
 
+    def more(self, count: int) -> None:
+        """So many more steps are to come than was known."""
+        self._total += count
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, total=self._total)
+
     def part(self, share: float) -> None:
         """How much of the current step is done, 0 to 1."""
         if self._progress is not None and self._task is not None:

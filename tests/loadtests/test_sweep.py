@@ -181,10 +181,9 @@ class Arithmetic:
         return Measurement(throughput=rate, p50_ms=1000 / rate, p95_ms=2000 / rate)
 
 
-def measured(experiment, runner, rounds=3):
+def measured(experiment, runner, rounds=3, extra=0):
     found = []
-    out = Console(quiet=True)
-    sweep_command.run(experiment, rounds, runner, found, Steps(None, 1, out))
+    sweep_command.Sweeping(runner, Steps(None, 1, Console(quiet=True))).run(experiment, rounds, extra, found)
     return found
 
 
@@ -201,6 +200,16 @@ def test_planted_bottleneck_is_named_and_the_others_are_falsified(experiment):
 def test_noise_leaves_things_undecided_instead_of_deciding_them():
     results = judge(PLANTED["slow-device"], measured(PLANTED["slow-device"], Arithmetic(noise=0.6)))
     assert Verdict.UNDECIDED in {result.verdict for result in results}
+
+
+def test_only_what_is_undecided_is_measured_again():
+    experiment = PLANTED["slow-device"]
+    found = measured(experiment, Arithmetic(noise=0.25), rounds=2, extra=20)
+    assert all(len(one) == 8 for one in found[:2])
+    assert all(1 < len(one) <= 8 and "" in one for one in found[2:])
+    assert len(found[-1]) < 8
+    assert Verdict.UNDECIDED not in {result.verdict for result in judge(experiment, found)}
+    assert len(measured(experiment, Arithmetic(), rounds=2, extra=20)) <= 3
 
 
 def test_no_explanation_left_is_said():
@@ -241,7 +250,7 @@ def test_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "FAILED: no such server" in done.output
     assert "slow-device: GPU-bound; undecided: interpreter-bound" in done.output
-    assert "3 runs failed" in done.output
+    assert "6 runs failed" in done.output
 
 
 def test_command_writes_a_report_and_exits_with_0_when_one_explanation_is_left(tmp_path, monkeypatch):
