@@ -33,6 +33,9 @@ HARNESSES: dict[str, Harness] = {
         ("curve", "--device=cpu", "--pipeline=face_mesh", "--slots=0", "--workers=0", "-o=out/overload-real"),
         "the same curve on real models",
     ),
+    "faults": Harness(
+        "faults", ("-o", "out/faults.json"), "what clients notice when processes die, hang or run out of something"
+    ),
     "sweep": Harness("sweep_command", ("planted",), "planted bottlenecks are named, every other explanation falsified"),
 }
 

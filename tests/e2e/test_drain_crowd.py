@@ -17,7 +17,7 @@ LIMIT_S = 30
 PICTURE = signed(10, 10)
 OPTIONS = (
     *("--pipeline", "heavy_pipelines:Heavy", "--device", "sim:20:batch=16", "--workers", "1", "--active-slots", "1"),
-    *("--deadline-ms", "30000", "--drain-limit", str(LIMIT_S)),
+    *("--deadline-ms", "30000", "--drain-limit", str(LIMIT_S), "--client-fps", "0.1"),
 )
 
 

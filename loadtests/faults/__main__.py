@@ -1,0 +1,120 @@
+"""Breaks a server that serves, in one way after another, and prints what its clients noticed.
+
+\b
+  slot-kill, slot-kill-real   SIGKILL of an active slot
+  slot-hang                   SIGSTOP of one, SIGCONT later
+  worker-kill                 SIGKILL of workers
+  replica-kill                SIGKILL of the whole tree, of the gateway alone
+  hostile-frames              a pipeline that raises, loops, eats memory, kills its process
+  bad-pictures                frames that are no pictures
+  audit, audit-gives-way      a long job beside clients; its slot is needed back
+  drain                       SIGTERM with 200 clients, 20 of them stalled
+  descriptors, full-disk      what a machine may run out of
+  soak                        half an hour of churn
+
+\b
+  python -m framelane.loadtests.faults                       all, about an hour
+  python -m framelane.loadtests.faults --only drain --quick  a look
+
+The exit status is 1 if a bar is missed, something is left behind, or a fault could not be tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from framelane.loadtests.bench import machine
+from framelane.loadtests.processes import StartFailed
+
+from . import hostile, processes, service
+from .lab import Lab
+from .report import Report
+
+FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
+    "slot-kill": processes.slot_killed,
+    "slot-kill-real": processes.slot_killed_real,
+    "slot-hang": processes.slot_hangs,
+    "worker-kill": processes.worker_killed,
+    "replica-kill": processes.replica_killed,
+    "hostile-frames": hostile.hostile_frames,
+    "bad-pictures": hostile.bad_pictures,
+    "audit": service.audit,
+    "audit-gives-way": service.audit_gives_way,
+    "drain": service.drain,
+    "descriptors": service.descriptors,
+    "full-disk": service.full_disk,
+    "soak": service.soak,
+}
+
+
+def run(names: tuple[str, ...], lab: Lab) -> tuple[list[Report], list[str]]:
+    """Try the faults one after another; what came out, and what could not be tried."""
+    reports: list[Report] = []
+    failures: list[str] = []
+    for name in names:
+        lab.say(name)
+        try:
+            reports.append(asyncio.run(_one(name, lab)))
+        except (StartFailed, TimeoutError, OSError, AssertionError) as error:
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+            lab.say(f"FAILED: {failures[-1]}")
+        except KeyboardInterrupt:
+            lab.say("interrupted; what was tried so far:")
+            break
+    return reports, failures
+
+
+async def _one(name: str, lab: Lab) -> Report:
+    return await FAULTS[name](lab)
+
+
+def show(reports: list[Report], console: Console) -> None:
+    """The table, and below it each fault's own figures."""
+    table = Table("fault", "frames lost", "time to recover", "connections lost", "leftovers", "")
+    for report in reports:
+        table.add_row(*report.row())
+    console.print(table)
+    details = Table("fault", "", "measured", "bar", "")
+    for report in reports:
+        for figure in report.figures:
+            name, value, _spread, bar, _goal, verdict = figure.row()
+            details.add_row(report.fault, name, value, bar, verdict)
+    console.print(details)
+
+
+@click.command(help=__doc__)
+@click.option("--only", multiple=True, type=click.Choice(list(FAULTS)), metavar="FAULT", help="may be repeated")
+@click.option("--quick", is_flag=True, help="short and few; a look, too short to judge by")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="file for the figures as JSON")
+def main(only: tuple[str, ...], quick: bool, output: Path | None) -> None:
+    """Entry point of the process."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+
+    def say(text: str) -> None:
+        console.out(f"{time.strftime('%H:%M:%S')} {text}", highlight=False)
+
+    facts = machine()
+    with tempfile.TemporaryDirectory(prefix="framelane-faults-") as folder:
+        reports, failures = run(only or tuple(FAULTS), Lab(Path(folder), quick, say))
+    show(reports, console)
+    for failure in failures:
+        console.print(f"could not be tried: {failure}")
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        record = {"machine": facts, "quick": quick, "failures": failures, "faults": [r.record() for r in reports]}
+        output.write_text(json.dumps(record, indent=1) + "\n")
+    sys.exit(bool(failures) or not all(report.passed for report in reports))
+
+
+if __name__ == "__main__":
+    main()
