@@ -34,6 +34,8 @@ from framelane.preprocess.progress import PAGE_BYTES
 from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
+from .doors.bounded_http import BoundedHttpProtocol
+from .doors.partial import PartialMessages
 from .doors.routes import Doors
 from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
@@ -93,7 +95,7 @@ class Replica:
         server = _Server(self._uvicorn_config(self._doors(exchange, auditor)))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         auditing = asyncio.create_task(auditor.run())
-        ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor))
+        ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, server))
         pool.on_fatal = slots.on_fatal = self._give_up
         try:
             await self._start(pool, slots, exchange, sock)
@@ -219,6 +221,7 @@ class Replica:
             log_config=None,
             access_log=False,
             lifespan="off",
+            http=BoundedHttpProtocol,
             ws=GatewayProtocol,
             ws_max_size=max_message_bytes(self._settings.max_frame_bytes),
             ws_per_message_deflate=False,
@@ -260,10 +263,15 @@ class Replica:
         exchange.expect(proven.rate, proven.alone_s)
         log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
 
-    async def _tick(self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor) -> None:
+    async def _tick(
+        self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor, server: uvicorn.Server
+    ) -> None:
+        largest = max_message_bytes(self._settings.max_frame_bytes)
+        partial = PartialMessages(self._settings.mailbox_bytes, largest, exchange.accounts)
         while True:
             await asyncio.sleep(_TICK_S)
             exchange.tick()
+            partial.check(server.server_state.connections)
             now = time.monotonic()
             pool.check(now)
             slots.check(now)

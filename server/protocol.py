@@ -101,6 +101,7 @@ class Cut(StrEnum):
     SLOW_READER = "slow_reader"
     SILENT = "silent"
     RESUMED = "resumed"
+    UNFINISHED = "unfinished"
 
 
 class Refusal(StrEnum):

@@ -11,6 +11,8 @@ from typing import Any
 import uvicorn
 from fake_pool import FakePool
 
+from framelane.server.doors.bounded_http import BoundedHttpProtocol
+from framelane.server.doors.partial import PartialMessages
 from framelane.server.doors.routes import Doors
 from framelane.server.doors.transport import GatewayProtocol
 from framelane.server.lanes.exchange import Exchange
@@ -75,6 +77,7 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
     doors = Doors(exchange, provider)
     config = uvicorn.Config(
         doors,
+        http=BoundedHttpProtocol,
         ws=GatewayProtocol,
         ws_max_size=max_message_bytes(values.max_frame_bytes),
         ws_per_message_deflate=False,
@@ -84,7 +87,8 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve(sockets=[listening]))
-    ticking = asyncio.create_task(tick(exchange))
+    partial = PartialMessages(values.mailbox_bytes, max_message_bytes(values.max_frame_bytes), exchange.accounts)
+    ticking = asyncio.create_task(tick(exchange, partial, server))
     while not server.started:  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     try:
@@ -97,7 +101,8 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
         listening.close()
 
 
-async def tick(exchange: Exchange) -> None:
+async def tick(exchange: Exchange, partial: PartialMessages, server: uvicorn.Server) -> None:
     while True:
         await asyncio.sleep(0.05)
         exchange.tick()
+        partial.check(server.server_state.connections)
