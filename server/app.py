@@ -243,7 +243,7 @@ class Replica:
         await starting
         self._proven = True
         log.info("ready after %.1f s on %s", time.time() - self._started, self.device_used)
-        self._announce(sock)
+        self._announce(sock, exchange)
 
     async def _bring_up(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
         await asyncio.gather(pool.start(), slots.start())
@@ -314,10 +314,11 @@ class Replica:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked_to_stop, number)
 
-    def _announce(self, sock: socket.socket) -> None:
+    def _announce(self, sock: socket.socket, exchange: Exchange) -> None:
         host, port = sock.getsockname()[:2]
         shown = "localhost" if host in ("0.0.0.0", "::", "127.0.0.1", "::1") else host
-        print(f"\n  Page     http://{shown}:{port}/\n  Clients  ws://{shown}:{port}/ws and Socket.IO\n", flush=True)
+        print(f"\n  Page     http://{shown}:{port}/\n  Clients  ws://{shown}:{port}/ws and Socket.IO")
+        print(f"  Places   {exchange.reception.describe_places()}\n", flush=True)
 
     # -- what people see (doors.http.Provider) -----------------------------------------------------------------------
 

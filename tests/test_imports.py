@@ -278,6 +278,7 @@ MAY_SPEAK = {
     "framelane.server.lanes.delivery": SPEAKS_TO_CLIENTS - {"emit", "broadcast", "enter_room"},
     "framelane.server.doors.socketio": {"send", "send_packet", "_send_packet"},  # Engine.IO's queue of one connection
     "framelane.server.doors.websocket": {"send", "send_bytes"},  # one plain websocket
+    "framelane.server.doors.transport": {"send_text"},  # below both: one connection's bytes
 }
 # Client kits speak to servers; slots and workers speak to the gateway, over their own sockets.
 GATEWAY_ROOMS = ("framelane.server.app", "framelane.server.doors", "framelane.server.lanes", "framelane.server.ops")

@@ -69,6 +69,16 @@ class Reception:
         """Whether clients wait, or are asked to send less than they might."""
         return self.room.present > 0 or self.interval_ms > self._limits.interval_ms
 
+    def describe_places(self) -> str:
+        """How many clients may come, in words."""
+        limits, rate = self._limits, self._capacity.rate
+        if limits.max_clients is not None:
+            return f"{limits.max_clients}, as configured"
+        if rate == float("inf"):
+            return "open until the capacity is known"
+        places = self.admission.places(self._capacity.sure)
+        return f"{places} now: {rate:.0f} frames per second were measured, a client is promised {limits.client_fps:g}"
+
     def enter(self, hello: Hello, flavour: int, writer: Writer, now: float, *, may_wait: bool) -> Lane:
         """Open a lane: with a place, or with a position in the waiting room.
 
