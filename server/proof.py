@@ -2,6 +2,7 @@
 
 A few pictures one by one show that the pipeline works and what a frame takes when it is alone; then a short burst, with
 as many at once as the pool takes, shows how many frames per second the replica can sustain. Admission starts with that.
+Until then the lanes hold back what clients send already.
 """
 
 from __future__ import annotations

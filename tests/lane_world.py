@@ -48,10 +48,10 @@ class Client:
 
 
 class World:
-    def __init__(self, credits: int = 4, **limits: Any) -> None:
+    def __init__(self, credits: int = 4, capacity: float = float("inf"), **limits: Any) -> None:
         self.now = 0.0
         self.pool = FakePool(credits)
-        self.exchange = Exchange(self.pool, Limits(**{"pipeline": "echo", **limits}), lambda: self.now)
+        self.exchange = Exchange(self.pool, Limits(**{"pipeline": "echo", **limits}), lambda: self.now, capacity)
 
     def tick(self, seconds: float) -> None:
         """Let time pass as the server does, ten times a second."""

@@ -46,7 +46,7 @@ class Exchange:
         pool: the workers. Its callbacks are set here.
         limits: see ``Limits``.
         clock: seconds on the clock of the deadlines (``time.monotonic``).
-        capacity: frames per second that can be sustained, until it has been measured; 0 makes clients wait for that.
+        capacity: frames per second that can be sustained, until it is measured; 0: everything waits for ``expect``.
 
     Attributes:
         accounts: the fates of all messages.
@@ -73,7 +73,7 @@ class Exchange:
         self.accounts = Accounts()
         self.capacity = Capacity(capacity)
         self.delivery = Delivery(self.accounts, limits, clock)
-        self.inflight = Inflight()
+        self.inflight = Inflight(limit=float("inf") if capacity else 0)
         self.reception = Reception(self.delivery, self.accounts, self.capacity, limits)
         self._conduct = Conduct(self.accounts, limits)
         self.draining = False
@@ -88,7 +88,7 @@ class Exchange:
     def expect(self, rate: float, alone_s: float) -> None:
         """Before any frame was measured: frames per second, and seconds of a frame that is alone. Work may begin."""
         self.capacity.expect(rate)
-        self.inflight.normal_s = alone_s
+        self.inflight.expect(alone_s)
         self._pump()
 
     # -- clients -----------------------------------------------------------------------------------------------------

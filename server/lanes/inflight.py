@@ -34,6 +34,9 @@ _QUIET = 0.5  # of the capacity: below it, hardly any frame meets another
 class Inflight:
     """The limit.
 
+    Args:
+        limit: where it starts.
+
     Attributes:
         limit: frames that may be in work; the pool's credits bound it anyway.
         normal_s: seconds in work without a backlog; 0 while unknown, and then there is no limit.
@@ -41,12 +44,17 @@ class Inflight:
 
     __slots__ = ("_best", "_credits", "_lowered_from", "limit", "normal_s")
 
-    def __init__(self) -> None:
-        self.limit = math.inf
+    def __init__(self, limit: float = math.inf) -> None:
+        self.limit = limit
         self.normal_s = 0.0
         self._best = 0.0
         self._credits = 0
         self._lowered_from: tuple[float, float] | None = None
+
+    def expect(self, alone_s: float) -> None:
+        """Work may begin: a frame that is alone takes so long."""
+        self.normal_s = alone_s
+        self.limit = math.inf
 
     def turn(self, reading: Reading, credits: int, capacity: float) -> None:
         """Decide after a period.

@@ -280,8 +280,9 @@ class Client:
 
     def _opened(self) -> None:
         assert self._connection is not None
-        hello = msgspec.structs.replace(self._hello, resume=self._session.ticket)
-        self._connection.send(_encode(["hello", hello]))
+        if self._connection.writable:  # else the server has closed it in the same breath, which is told in a moment
+            hello = msgspec.structs.replace(self._hello, resume=self._session.ticket)
+            self._connection.send(_encode(["hello", hello]))
         self._session.opened(_now())
         self._settle()
 

@@ -139,6 +139,17 @@ def test_nobody_has_a_place_until_the_capacity_is_known() -> None:
     assert [names(client) for _lane, client in clients] == [["waiting", "ready"]] * 3
 
 
+def test_frames_of_clients_that_have_a_place_wait_for_the_proof_as_well() -> None:
+    world = World(capacity=0.0, max_clients=5)
+    lane, client = world.client()
+    world.exchange.frame(lane, 0, b"x")
+    world.tick(0.3)
+    assert world.pool.submitted == []
+    world.exchange.expect(100.0, 0.01)
+    world.pool.finish()
+    assert client.results() == [0]
+
+
 def test_places_are_the_measured_capacity_by_what_a_client_is_promised() -> None:
     world = World(client_fps=10.0)
     world.exchange.capacity.expect(125.0)
