@@ -76,6 +76,7 @@ class Run(NamedTuple):
     start: float
     seconds: float
     deadline_ms: float
+    simulated: bool
     cores: Mapping[str, float]
     foreign: float
     counted: Mapping[tuple[str, str], float]
@@ -94,6 +95,12 @@ class Run(NamedTuple):
         within = [value for edge, value in edges.items() if float(edge) >= self.deadline_ms / 1000]
         return int(edges.get("+Inf", 0.0) - min(within, default=0.0))
 
+    @property
+    def cut(self) -> dict[str, int]:
+        """Connections that the server ended, by reason."""
+        name = "framelane_connections_cut_total"
+        return {reason: int(value) for (key, reason), value in self.counted.items() if key == name and value}
+
     def record(self) -> dict[str, Any]:
         """For the JSON file."""
         used = {role: round(value, 3) for role, value in self.cores.items()}
@@ -104,6 +111,7 @@ class Run(NamedTuple):
             "foreign_cores": round(self.foreign, 3),
             "load_average": os.getloadavg(),
             "wrong": list(self.wrong),
+            "cut": self.cut,
             "clients": msgspec.to_builtins(clients),
             "server": msgspec.to_builtins(books.ServerBooks.of(self.counted)),
             "bytes_to_clients": self.recorded.totals.received_bytes,
@@ -285,7 +293,8 @@ class Lab:
         if counted:
             wrong = books.check(books.ServerBooks.of(counted), books.ClientBooks.of(recorded[0]))
         start, seconds = when
-        return Run(*recorded, start, seconds, server.target.deadline_ms, *used, counted, wrong)
+        target = server.target
+        return Run(*recorded, start, seconds, target.deadline_ms, target.capacity is not None, *used, counted, wrong)
 
     def _closed_books(self, server: Running, before: books.Metrics) -> Mapping[tuple[str, str], float]:
         """What the server counted since ``before``, once nothing is inside any more."""

@@ -1,6 +1,7 @@
-"""What broadcasting alone costs: the legacy server with it and without it, its other two faults switched off in both.
+"""What broadcasting alone costs: the legacy server with it and without it, its other two faults left in place.
 
-Clients send at the campaign's pace. The campaign saw p50 fall from 871 to 59 ms when it took out the broadcast.
+That is the change which took the campaign from 871 to 59 ms. Clients send at the campaign's pace, and the device is so
+fast that without the broadcast the one process bears the largest crowd, if only just.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from framelane.loadtests.figures import Figure
-from framelane.loadtests.overload.lab import WARM_UP_S, Lab, Run
+from framelane.loadtests.overload.lab import Lab, Run
 from framelane.loadtests.overload.outcomes import Summary
 from framelane.loadtests.overload.targets import Target
 
 CLIENTS = (10, 50, 100, 200)
 PACE_FPS = 0.75
 _SECONDS = 30.0
-_DEVICE, _PARALLEL = "sim:4", 2
+_DEVICE = "sim:2"
 _MB = 1e6
 
 
@@ -30,7 +31,7 @@ class Cell(NamedTuple):
     @property
     def sent_mb_per_s(self) -> float:
         """What the clients received."""
-        return self.run.recorded.totals.received_bytes / _MB / (self.run.seconds + WARM_UP_S)
+        return self.run.recorded.totals.received_bytes / _MB / self.run.recorded.totals.seconds
 
 
 class Broadcast:
@@ -69,13 +70,12 @@ class Broadcast:
 
 def _one(lab: Lab, clients: int, broadcast: bool) -> Run:
     """Run once. Where the generator suffers under the flood too, that is told, and not repeated."""
-    switches = ("--no-inline", "--no-process", "--broadcast" if broadcast else "--no-broadcast")
+    switch = "--broadcast" if broadcast else "--no-broadcast"
     target = Target(
         name="legacy",
         pipeline="face_mesh",
         device=_DEVICE,
-        slots=_PARALLEL,
-        arguments=switches,
+        arguments=(switch,),
         precedence=lab.target.precedence,
     )
     with lab.server(target) as server:

@@ -28,12 +28,15 @@ class Point(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Goodput, had the generator not used the cores too (it matters where models run on the CPU)."""
-        return self.summary.goodput * (cores() - self.run.foreign) / max(own_cores(self.run), 0.1)
+        """Goodput as it is compared: of a simulated device as it is; of models on these cores, what it would be if the
+        server had them all, without the generator and without other programs."""
+        if self.run.simulated:
+            return self.summary.goodput
+        return self.summary.goodput * cores() / max(own_cores(self.run), 0.1)
 
     def record(self) -> dict[str, Any]:
         """For the JSON file."""
-        return {"load": self.load, **self.summary.record(), "without_generator": self.share, **self.run.record()}
+        return {"load": self.load, **self.summary.record(), "compared": self.share, **self.run.record()}
 
 
 class Curve:
@@ -86,12 +89,7 @@ class Curve:
         """See ``Scenario``."""
         return {
             "capacity": self._capacity,
-            **{
-                name: [
-                    {"load": p.load, **p.summary.record(), "without_generator": p.share, **p.run.record()} for p in ps
-                ]
-                for name, ps in self.points.items()
-            },
+            **{name: [point.record() for point in points] for name, points in self.points.items()},
         }
 
 

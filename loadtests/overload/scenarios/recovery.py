@@ -1,10 +1,12 @@
 """How soon latency is as before when the rush is over: 0.7 × capacity, then 3 × for 30 s, then 0.7 × again.
 
-Normal is the worst p99 of any second before the rush, and a tenth more. It is back when no later second is above it.
+Normal is the worst p99 of any second before the rush, and a quarter more. It is back at the end of the first second
+from which on hardly any is above that: on a shared machine a stray one means nothing.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from framelane.loadtests.figures import Figure
@@ -18,7 +20,8 @@ from .base import honesty, worst
 CALM, RUSH = 0.7, 3.0
 _CALM_S, _RUSH_S, _AFTER_S = 10.0, 30.0, 15.0
 _WIDTH_S, _STEP_S = 1.0, 0.25
-_ALLOWED = 1.1
+_ALLOWED = 1.25
+_STRAY = 0.1
 
 
 class Recovery:
@@ -65,8 +68,13 @@ class Recovery:
 
 
 def back_to_normal(windows: list[tuple[float, float]], limit: float) -> float:
-    """When the last window above the limit ended; 0 if none is above it."""
-    return max((end for end, p99 in windows if p99 > limit), default=0.0)
+    """The end of the first window that is not above the limit, and behind which hardly any is; else infinity."""
+    above = [p99 > limit for _, p99 in windows]
+    for index, (end, _) in enumerate(windows):
+        later = above[index:]
+        if not later[0] and sum(later) <= _STRAY * len(later):
+            return end
+    return math.inf
 
 
 def _one(lab: Lab, phases: tuple[Phase, ...]) -> Run:
