@@ -20,7 +20,7 @@ from .limits import Limits
 _USED = 0.9  # a place is not taken back when the capacity falls
 _SILENT = 0.1
 _RISE = 0.5  # per look: soon, since frames come
-_FADE = 0.2  # slowly, since they may come back
+_FADE = 0.35  # a little later, since they may come back
 
 
 class Admission:

@@ -424,6 +424,34 @@ async def test_two_messages_of_one_result_are_never_torn_apart() -> None:
         await raw.socket.close()
 
 
+@pytest.mark.parametrize("parser", PARSERS)
+async def test_client_that_stops_reading_is_shed_then_cut_and_leaves_nothing(parser: str) -> None:
+    pool = FakePool(credits=1)
+    async with run_gateway(pool, stall_s=0.3, outbox_messages=4, deadline_ms=60_000) as gateway:
+        raw = await (Raw.connected(gateway) if parser == "default" else Raw.msgpack(gateway))
+        raw.socket.transport.pause_reading()
+        lane = next(iter(gateway.exchange.delivery.lanes.values()))
+        lane.resumes = True
+        seq = 0
+        while not gateway.exchange.accounts.slow_reader:
+            if parser == "default":
+                await raw.socket.send(f'451-["frame",{seq},{{"_placeholder":true,"num":0}}]')
+                await raw.socket.send(b"x")
+            else:
+                await raw.socket.send(msgpack.packb({"type": 2, "nsp": "/", "data": ["frame", seq, b"x"]}))
+            await gateway.until(lambda: bool(pool.jobs))
+            pool.finish(blob=bytes(200_000))
+            seq += 1
+        assert len(lane.outbox) <= 4
+        await gateway.until(lambda: not gateway.exchange.delivery.lanes)
+        assert gateway.exchange.accounts.cut == {"slow_reader": 1}
+        assert gateway.books()["inside"] == 0
+        assert not gateway.exchange.reception.admission.holds(lane.ticket), "no place is held for one that was cut"
+        await gateway.until_gone()
+        assert not gateway.doors.socketio.connections
+        raw.socket.transport.abort()
+
+
 async def test_silent_client_is_cut_and_any_message_is_a_sign_of_life(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
