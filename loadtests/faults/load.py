@@ -19,6 +19,8 @@ from framelane.server.protocol import SUBPROTOCOL, WEBSOCKET_PATH
 
 RESULT = "result"
 UNANSWERED = "unanswered"
+SUPERSEDED = "superseded"
+"""A newer frame took its place, which is a client's own doing where all are waiting: not lost by a fault."""
 _WINDOW = 2
 _QUIET_S = 3.0
 _ENTER_S = 60.0

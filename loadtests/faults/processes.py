@@ -12,7 +12,7 @@ from collections import Counter
 from framelane.loadtests.clips import moving_face
 
 from .lab import Lab, Target, sharpness_options, until
-from .load import UNANSWERED, Load
+from .load import SUPERSEDED, UNANSWERED, Load
 from .pictures import is_right, told_apart
 from .report import Report, at_least, at_most
 
@@ -49,7 +49,7 @@ async def _slot_killed(lab: Lab, name: str, options: tuple[str, ...], goodput: f
             recover_s=load.recovered(fault, fault + _AFTER_S),
             connections=load.lost_connections,
             figures=(
-                at_most("frames lost", lost.total(), 0),
+                at_most("frames lost", lost.total() - lost[SUPERSEDED], 0),
                 at_most("promotion, as a poll of /v1/status sees it", promoted * 1000, None, "ms"),
                 at_least("goodput of the next 0.5 s", load.goodput(fault, fault + 0.5) / before, goodput, "×"),
                 at_most("results of others", load.wrong, 0),
@@ -81,7 +81,7 @@ async def slot_hangs(lab: Lab) -> Report:
             connections=load.lost_connections,
             figures=(
                 at_most("found, and another one promoted", found, 2.0 + 0.5, "s"),
-                at_most("frames lost", lost.total(), 0),
+                at_most("frames lost", lost.total() - lost[SUPERSEDED], 0),
                 at_most("results of others", load.wrong, 0),
                 at_most("hung processes left", sum(pid == victim for pid in target.living()), 0),
             ),
@@ -115,7 +115,7 @@ async def worker_killed(lab: Lab) -> Report:
             recover_s=max(strengths),
             connections=load.lost_connections,
             figures=(
-                at_most("frames lost per kill", lost.total() / kills, 3),
+                at_most("frames lost per kill", (lost.total() - lost[SUPERSEDED]) / kills, 3),
                 at_most("told later than 100 ms after the kill", len(late), 0),
                 at_most("full strength again", max(strengths), 0.5, "s"),
                 at_most("p99 of the others", busy / quiet, 2.0, "×"),
