@@ -197,10 +197,11 @@ class Worker:
         self._groups.running = group = self._groups.of[self._credit(task)]
         for model in self._models:
             model.lent = 0
+        finished: StopIteration | None = None
         try:
             call = task.steps.throw(error) if error else task.steps.send(outputs)  # type: ignore[arg-type]
         except StopIteration as stop:
-            self._deliver(task, stop.value, started)
+            finished = stop  # delivered below: within this block a log would show the whole result as its context
         except InvalidFrame as problem:
             self._end(task, Fate.INVALID, problem.message)
         except NoSlotLeft:
@@ -212,6 +213,8 @@ class Worker:
         else:
             self._call(task, call, group)
             task.worked += time.monotonic() - started
+        if finished is not None:
+            self._deliver(task, finished.value, started)
         self._progress.finish()
 
     def _call(self, task: Task, call: Call, group: int) -> None:

@@ -225,7 +225,7 @@ class Slot:
         model = batch[0].message.model
         session = self._sessions[model]
         items = [request.peer.bound(model, request.message.cell) for request in batch]
-        if session.device == "cpu" and all(request.peer.audit for request in batch):
+        if batch[0].peer.audit and session.device == "cpu" and all(request.peer.audit for request in batch):
             if self._quiet is None:
                 self._quiet = ThreadPoolExecutor(1, initializer=_lower_priority, initargs=(_AUDIT_PRIORITY,))
             self._quiet.submit(session.run, items).result()
