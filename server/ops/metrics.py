@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from framelane.server.lanes.accounts import AGE_BUCKETS_S, Accounts
 from framelane.server.lanes.exchange import Exchange
-from framelane.server.protocol import Drop, Fault, Refusal
+from framelane.server.protocol import Cut, Drop, Fault, Refusal
 
 from .processes import ProcessCollector
 
@@ -37,7 +37,7 @@ class AccountsCollector(Collector):
         yield _count("notices_shed", "Notices shed since their client does not read", accounts.notices_shed)
         yield _count("connections", "Connections that became a lane", accounts.connected)
         yield _table("connections_refused", "Connections turned away", "code", Refusal, accounts.turned_away)
-        yield _table("connections_cut", "Connections ended by the server", "reason", (), accounts.cut)
+        yield _table("connections_cut", "Connections ended by the server", "reason", Cut, accounts.cut)
         yield _gauge("lanes", "Clients that are connected", len(exchange.delivery.lanes))
         yield _gauge("lanes_waiting", "Clients that wait for a place", exchange.reception.room.present)
         yield _gauge("capacity_fps", "Frames per second that can be sustained, as measured", exchange.capacity.rate)
