@@ -259,7 +259,7 @@ class Replica:
         try:
             proven = await Proof(pool, picture).run()
         except StartFailed as failure:
-            raise StartFailed(f"{self._settings.pipeline}: {failure.message}") from None
+            raise StartFailed(f"pipeline {self._settings.pipeline} {failure.message}") from None
         exchange.expect(proven.rate, proven.alone_s)
         log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
 

@@ -76,7 +76,7 @@ class Proof:
             self._submit()
             done = await self._ended.get()
             if done.fate not in (Fate.OK, Fate.INVALID):
-                raise StartFailed(f"the pipeline fails on the sample picture: {done.message or done.fate.name}")
+                raise StartFailed(f"fails on the sample picture: {done.message or done.fate.name}")
             fates.add(done.fate)
             taken.append(time.monotonic() - started)
         return fates, taken

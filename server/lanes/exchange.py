@@ -85,6 +85,11 @@ class Exchange:
         """Bytes of frames that wait in the mailboxes."""
         return self._mailboxes.bytes
 
+    @property
+    def work_limit(self) -> int:
+        """How many frames may be in work now."""
+        return int(min(self.inflight.limit, self._in_flight + self._pool.free))
+
     def expect(self, rate: float, alone_s: float) -> None:
         """Before any frame was measured: frames per second, and seconds of a frame that is alone. Work may begin."""
         self.capacity.expect(rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import accumulate
@@ -40,9 +41,10 @@ class AccountsCollector(Collector):
         yield _table("connections_cut", "Connections ended by the server", "reason", Cut, accounts.cut)
         yield _gauge("lanes", "Clients that are connected", len(exchange.delivery.lanes))
         yield _gauge("lanes_waiting", "Clients that wait for a place", exchange.reception.room.present)
-        yield _gauge("capacity_fps", "Frames per second that can be sustained, as measured", exchange.capacity.rate)
+        if math.isfinite(exchange.capacity.rate):
+            yield _gauge("capacity_fps", "Frames per second that can be sustained, as measured", exchange.capacity.rate)
         yield _gauge("pace_seconds", "Interval that clients are asked to keep", exchange.reception.interval_ms / 1000)
-        yield _gauge("inflight_limit", "Frames that may be in work at once", exchange.inflight.limit)
+        yield _gauge("inflight_limit", "Frames that may be in work at once", exchange.work_limit)
         yield _gauge("mailbox_bytes", "Bytes of frames that wait", exchange.waiting_bytes)
         yield _count("queue_seconds", "Seconds that frames waited before a worker took them", accounts.queue_s)
         yield _count("preprocess_seconds", "Seconds of workers per answered frame, summed", accounts.preprocess_s)
