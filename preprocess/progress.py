@@ -78,9 +78,9 @@ class ProgressPage:
         """``count`` requests wait in this process."""
         self._int[4] = count
 
-    def waiting(self) -> int:
-        """How many requests wait there (and the one in work)."""
-        return self._int[4]
+    def load(self) -> int:
+        """How many requests wait there or are in work (a batch counts once)."""
+        return self._int[4] + (self._int[1] > 0)
 
     def read(self) -> Progress:
         """All fields; each is consistent in itself, not with the others."""

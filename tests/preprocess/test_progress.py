@@ -20,7 +20,7 @@ def test_every_field_says_what_its_writer_did() -> None:
     page.finish(2)
     page.asleep(12.0)
     assert page.read() == Progress(1, 0, 10.5, 2.0, 3, 2)
-    assert page.waiting() == 3
+    assert page.read().waiting == 3
 
 
 def test_busy_time_adds_up_over_turns_and_leaves_out_the_waiting() -> None:

@@ -236,7 +236,7 @@ def test_the_page_names_the_request_in_work_and_all_of_a_batch(batching: Gateway
     worker.run(1, 1.0)
     until(lambda: page.read().request == ALL)
     worker.answers(3)
-    until(lambda: page.read().request == 0 and page.waiting() == 0)
+    until(lambda: page.read().request == 0 and page.load() == 0)
 
 
 def test_the_requests_of_a_worker_that_has_left_are_forgotten(batching: Gateway) -> None:
@@ -376,7 +376,7 @@ def test_a_slot_told_to_stop_finishes_what_waits_and_ends(models: list[ModelSpec
     try:
         worker = busy(gateway)
         requests = [worker.run(credit, 1.0) for credit in range(3)]
-        until(lambda: gateway.child.progress.waiting() == 3)
+        until(lambda: gateway.child.progress.read().waiting == 3)
         gateway.child.channel.send(pack(Kind.STOP))
         assert [answer.request for answer in worker.answers(4)[1:]] == requests
         assert select.select([gateway.child.pidfd], [], [], 10)[0]
