@@ -88,7 +88,7 @@ class Admission:
         return ticket in self._held
 
     def reclaim(self, ticket: str) -> bool:
-        """Whether a client that comes back with this ticket has a place that was held for it; it is free now."""
+        """Whether a client that comes back with this ticket has a place that was held for it; it is held no more."""
         return self._held.pop(ticket, None) is not None
 
     def expire(self, now: float) -> None:

@@ -158,8 +158,8 @@ class Reception:
         Raises:
             Refused: there is neither.
         """
-        first = self.admission.reclaim(lane.ticket) or not self.room.present
-        if first and self.admission.places(self._capacity.sure):
+        held = self.admission.reclaim(lane.ticket)  # its own, however little is free by now
+        if held or (not self.room.present and self.admission.places(self._capacity.sure)):
             self.admission.take(lane)
             return
         if not lane.ticket or (self.room.full and not self.room.knows(lane.ticket)):

@@ -96,6 +96,24 @@ def test_place_is_held_for_a_lost_client_that_will_show_its_ticket(
     assert names(other)[-1] == ("waiting" if kept else "ready")
 
 
+def test_lost_client_comes_back_to_its_place_though_it_had_reserved_less_than_a_new_one_would() -> None:
+    world = World(client_fps=10.0, interval_ms=33)
+    world.exchange.capacity.expect(50.0)
+    clients = crowd(world, 6, resume="")
+    for step in range(100):  # everybody sends five times a second
+        for lane, _client in clients if step % 2 == 0 else ():
+            world.exchange.frame(lane, step, b"x")
+            while world.pool.jobs:
+                world.pool.finish()
+        world.tick(0.1)
+    newcomers = crowd(world, 6, resume="")
+    (lane, client), (_last, waits) = clients[0], newcomers[-1]
+    assert names(waits) == ["waiting"]
+    world.exchange.disconnect(lane, lost=True)
+    _lane, again = world.client(resume=client.told("ready")[0]["ticket"])
+    assert names(again) == ["ready"]
+
+
 def test_connection_that_a_client_left_behind_gives_way_to_its_new_one() -> None:
     world = World(max_clients=1)
     old, client = world.client(resume="")
