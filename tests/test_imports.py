@@ -76,6 +76,7 @@ PURE = [
     "framelane.server.lanes.waiting",
     "framelane.server.slots.states",
     "framelane.server.ops.diagnosis",
+    "framelane.server.ops.lag",
     "framelane.loadtests.cost",
     "framelane.loadtests.gate",
     "framelane.loadtests.density",

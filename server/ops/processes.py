@@ -1,4 +1,4 @@
-"""/metrics of the processes and the long jobs, read off what /v1/status says."""
+"""/metrics of the processes, the event loop and the long jobs, read off what /v1/status says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from framelane.server.slots.audit import FOLLOWERS, JobState
@@ -35,6 +35,7 @@ class ProcessCollector(Collector):
             yield CounterMetricFamily("framelane_promotions", promotions, value=status["promotions"])
         yield from self._events("restarts", "Processes that were started again")
         yield from self._events("hangs", "Processes that were put down since they made no progress")
+        yield from self._loop_lag()
         yield from self._jobs()
 
     def _states(self, kind: str, text: str, states: Any) -> Metric:
@@ -50,6 +51,15 @@ class ProcessCollector(Collector):
             for kind, count in self._status[name].items():
                 family.add_metric([kind], count)
             yield family
+
+    def _loop_lag(self) -> Iterator[Metric]:
+        lag = self._status.get("loop_lag")
+        if lag:
+            buckets = [(edge, float(count)) for edge, count in lag["buckets"].items()]
+            text = "Seconds by which timers of the gateway's event loop were late"
+            yield HistogramMetricFamily(
+                "framelane_event_loop_lag_seconds", text, buckets=buckets, sum_value=lag["sum_s"]
+            )
 
     def _jobs(self) -> Iterator[Metric]:
         jobs = self._status.get("audit", {}).get("jobs")
