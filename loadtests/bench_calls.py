@@ -13,7 +13,11 @@ from framelane.loadtests.processes import StartFailed, clean_environment
 from framelane.loadtests.stage import Stage
 
 _MODULE = "framelane.loadtests.calls"
-_DOORS = {"websocket": ("/ws", 45.0), "socketio": ("Socket.IO", 0.0)}
+_DOORS = {
+    "websocket": ("/ws", 45.0),
+    "socketio": ("Socket.IO", 0.0),
+    "socketio_msgpack": ("Socket.IO, msgpack parser", 0.0),
+}
 
 
 class Calls:
