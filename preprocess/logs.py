@@ -46,4 +46,5 @@ def set_up_logs(level: str = "INFO") -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s[%(process)d] %(message)s", "%H:%M:%S"))
     handler.addFilter(RepeatFilter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for library in ("uvicorn", "socketio"):
+        logging.getLogger(library).setLevel(logging.WARNING)

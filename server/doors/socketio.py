@@ -30,7 +30,7 @@ from .origin import check_origin
 from .parsers import Envelope, auth_of, packet
 from .transport import Receive, Send
 
-log = logging.getLogger(__name__)
+_libraries = logging.getLogger("socketio")
 
 _NO_POLLING = "only the websocket transport is served: create the client with transports: ['websocket']"
 
@@ -51,8 +51,8 @@ class SocketIODoor(socketio.AsyncServer):  # type: ignore[misc]  # it ships no t
             async_handlers=False,
             monitor_clients=False,
             cors_allowed_origins=[],
-            logger=log,  # without one, both libraries install handlers of their own
-            engineio_logger=log,
+            logger=_libraries,  # without one, both libraries install handlers of their own
+            engineio_logger=_libraries,
         )
         self._exchange = exchange
         self.connections: dict[str, Connection] = {}
