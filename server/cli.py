@@ -42,7 +42,7 @@ def _option(field: msgspec.structs.FieldInfo) -> list[str]:
 
 
 def _attributes(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    shown = "fits the machine" if field.default is None else str(field.default)
+    shown = "fits the machine" if field.default is None else str(field.default) or "none"
     if field.name in ("options", "models"):
         metavar = "KEY=VALUE" if field.name == "options" else "DIR"
         return {"multiple": True, "help": f"{_description(field.type)} (may be repeated)", "metavar": metavar}
@@ -153,7 +153,7 @@ def _serve(settings: Settings) -> None:
     uvloop.run(run())
 
 
-@main.command()
+@main.command(short_help="List the models at hand and check their files.")
 @click.option("--models", multiple=True, metavar="DIR", help="Folder of models of your own (may be repeated).")
 def models(models: tuple[str, ...]) -> None:
     """List the models at hand, with their tensors, and check their files."""

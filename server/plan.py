@@ -105,7 +105,7 @@ def _given(value: int | None) -> tuple[int, str] | None:
 
 def _slots(device: Device, cores: int) -> tuple[int, str]:
     if device.kind in ("cuda", "tensorrt", "sim"):
-        return 1, "one run at a time on one device; raise it where `framelane density` shows that it pays"
+        return 1, "one run at a time on one device; raise it where `framelane probe` shows that it pays"
     return cores, "one per core: each runs its models on one thread"
 
 
