@@ -40,6 +40,7 @@ from .doors.routes import Doors
 from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
+from .ops.lag import LoopLag
 from .plan import Plan
 from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
@@ -76,6 +77,7 @@ class Replica:
         self._fatal: StartFailed | None = None
         self._draining = asyncio.Event()
         self._started = time.time()
+        self._lag = LoopLag()
         self._pages = Memory.create("pages", PAGE_BYTES * (plan.processes + _PAGES_FOR_AUDIT))
         self._pool: Pool | None = None
         self._slots: Supervisor | None = None
@@ -269,7 +271,9 @@ class Replica:
         largest = max_message_bytes(self._settings.max_frame_bytes)
         partial = PartialMessages(self._settings.mailbox_bytes, largest, exchange.accounts)
         while True:
+            due = time.monotonic() + _TICK_S
             await asyncio.sleep(_TICK_S)
+            self._lag.late(time.monotonic() - due)
             exchange.tick()
             partial.check(server.server_state.connections)
             now = time.monotonic()
@@ -306,8 +310,10 @@ class Replica:
         loop = asyncio.get_running_loop()
 
         def asked_to_stop(number: signal.Signals) -> None:
-            if self._draining.is_set():
-                log.warning("second %s: ending at once", number.name)
+            # Only a person means more by saying it twice: `timeout` and others signal a process, then its whole group,
+            # and an orchestrator may ask a replica to stop that drains already.
+            if number is signal.SIGINT and self._draining.is_set():
+                log.warning("Ctrl-C while draining: ending at once")
                 os._exit(1)  # the children die with their parent
             self._draining.set()
 
@@ -375,6 +381,7 @@ class Replica:
             ],
             "restarts": {"workers": pool.restarts if pool else 0, "slots": slots.restarts if slots else 0},
             "promotions": slots.promotions if slots else 0,
+            "loop_lag": self._lag.record(),
             "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},
             "hangs": {"workers": pool.hangs if pool else 0, "slots": slots.hangs if slots else 0},
             "given_up": {

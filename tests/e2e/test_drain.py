@@ -111,6 +111,18 @@ async def test_a_second_signal_ends_it_at_once(start: Callable[..., Serve]) -> N
     assert "ending at once" in server.log()
 
 
+async def test_sigterm_twice_is_sigterm_once(start: Callable[..., Serve]) -> None:
+    server = start("--device", "sim:400:batch=16")
+    async with connected(server.port, CLIENTS) as clients:
+        futures = await admitted(server, clients)
+        ask_to_stop(server, "SIGTERM")
+        await clients[0].notice("drain")
+        ask_to_stop(server, "SIGTERM")
+        assert await outcomes(futures) == ["result"] * 2 * CLIENTS
+    assert await asyncio.to_thread(server.wait) == 0
+    server.assert_nothing_left()
+
+
 def test_stopping_while_it_starts(logs: Path) -> None:
     server = Serve(logs, port=free_port())
     try:
