@@ -195,6 +195,7 @@ class Replica:
             client_fps=settings.client_fps,
             waiting_room=settings.waiting_room,
             grace_s=settings.grace,
+            allowed_origins=tuple(origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",")),
             fairness=settings.fairness,
             queue_depth=settings.queue_depth,
             parallel=min(_MOST_PARALLEL, self._plan.workers),

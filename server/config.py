@@ -67,6 +67,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_clients: (
         Annotated[int, Meta(ge=1, description="clients that are served at once; by default what was measured")] | None
     ) = None
+    allowed_origins: Annotated[
+        str,
+        Meta(
+            description="web pages that may connect besides this server's own, as https://host[:port] with commas "
+            "between; * is every page"
+        ),
+    ] = ""
     client_fps: Annotated[
         float, Meta(gt=0, le=1000, description="frames per second that a client is promised when it gets a place")
     ] = 10.0

@@ -19,4 +19,4 @@ def check_origin(headers: Iterable[tuple[bytes, bytes]], allowed: Collection[str
     if not origin or "*" in allowed or origin in allowed:
         return
     if origin.partition("://")[2].encode("latin-1") != found.get(b"host"):
-        raise Refused(f"pages of {origin[:100]} may not connect here", code=Refusal.ORIGIN)
+        raise Refused(f"pages of {origin[:100]} may not connect here: see allowed_origins", code=Refusal.ORIGIN)

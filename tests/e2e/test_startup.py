@@ -225,6 +225,15 @@ def test_settings_from_file_environment_and_command_line(logs: Path, tmp_path: P
         assert len(server.active("workers")) == 1
 
 
+def test_pages_of_other_hosts_are_let_in_by_name(logs: Path) -> None:
+    with serving(logs, *FAST, "--allowed-origins", "https://a.example/, http://localhost:5173") as server:
+        statuses = [
+            server.request("POST", "/v1/infer", signed(3, 4), {"origin": origin})[0]
+            for origin in ("https://a.example", "http://localhost:5173", "https://b.example", "https://a.example.com")
+        ]
+    assert statuses == [200, 200, 403, 403]
+
+
 @pytest.fixture(scope="module")
 def simulated(logs: Path) -> Iterator[Serve]:
     with serving(logs, "--device", "sim:8", "--deadline-ms", "5000") as server:
