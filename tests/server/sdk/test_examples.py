@@ -1,4 +1,4 @@
-"""The examples of the README, as they are, and both of the browser's transports, with a whole server behind them."""
+"""The examples of both READMEs, as they are, and the browser's transports, with a whole server behind them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from support import ROOT
 
 PICTURE = ROOT / "models" / "samples" / "astronaut.jpg"
 README = (ROOT / "server" / "sdk" / "README.md").read_text()
+FIRST = (ROOT / "README.md").read_text()  # for stock clients
 NOSE_TIP = (223, 129)  # of the astronaut, in pixels of the picture
 
 ASK = """async ([server, transport, picture]) => {
@@ -34,8 +35,16 @@ ASK = """async ([server, transport, picture]) => {
 }"""
 
 
-def example(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)[1]
+CANVAS = """const image = new Image();
+image.src = "/face.jpg";
+await image.decode();
+const canvas = Object.assign(document.createElement("canvas"), { width: image.width, height: image.height });
+canvas.getContext("2d").drawImage(image, 0, 0);
+"""
+
+
+def example(language: str, text: str = README) -> str:
+    return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)[1]
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +112,28 @@ def test_example_for_python_runs(server, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "invalid" in done.stdout.splitlines()[-1]
     assert done.stderr == ""
+
+
+def test_first_client_for_browsers_runs(server, page: Page):
+    page.route("**/face.jpg", lambda route: route.fulfill(path=PICTURE))
+    bundled = f"{server.url}/sdk/vendor/socket.io.esm.min.js"
+    script = example("js", FIRST).replace("http://localhost:8000", server.url).replace("socket.io-client", bundled)
+    imports, _, rest = script.partition("\n")
+    with page.expect_console_message(lambda message: re.fullmatch(r"[1-9]\d* 1 \d+(\.\d+)?", message.text)):
+        page.add_script_tag(content=f"{imports}\n{CANVAS}{rest}", type="module")
+    page.goto(f"{server.url}/livez")  # ends it
+
+
+def test_first_client_for_python_runs(server, tmp_path: Path):
+    (tmp_path / "face.jpg").write_bytes(PICTURE.read_bytes())
+    script = tmp_path / "first.py"
+    script.write_text(example("python", FIRST).replace("http://localhost:8000", server.url))
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ready, answer = done.stdout.splitlines()
+    assert ready.startswith("['ready', {")
+    score, x, y = re.search(r"^(\S+) .*\[\s*(\S+)\s+(\S+)\s+\S+\]$", answer).groups()
+    assert float(score) > 0.8
+    assert (float(x), float(y)) == pytest.approx(NOSE_TIP, abs=2)
