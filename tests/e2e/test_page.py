@@ -306,6 +306,21 @@ def test_situation_is_said_in_words(browser, server, packet, said):
         assert page.locator("#token-form").is_visible() == ("token" in said)
 
 
+@pytest.mark.parametrize(("interval", "said"), [(33, "Analysing the sample."), (250, "busy: 4 pictures a second")])
+def test_reduced_rate_is_said_in_words(page, interval, said):
+    sentence = page.evaluate(
+        """async (interval) => {
+          const { Mood } = await import("/static/mood.js");
+          const mood = new Mood();
+          mood.begin(0);
+          mood.answered(100, [{}]);
+          return mood.sentence(200, { situation: { state: "live" }, interval, source: "sample" })[0];
+        }""",
+        interval,
+    )
+    assert said in sentence
+
+
 def test_lost_server_is_said_and_found_again(browser, tmp_path: Path):
     with browser.new_context() as context:
         page = context.new_page()

@@ -65,7 +65,7 @@ class Demo {
 
   #situation({ state, reason }) {
     if (state === "live") {
-      this.#mood.begin(performance.now(), this.#client.terms);
+      this.#mood.begin(performance.now());
       this.#about();
     }
     if (state === "backoff" || state === "closed") this.#overlay.clear();

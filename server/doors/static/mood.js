@@ -7,7 +7,6 @@ const STEADY_MS = 4000; // a sentence with a number in it is read out, so it doe
 const CAMERA_MS = 33; // between the pictures of a usual camera
 
 export class Mood {
-  #agreed = 0; // milliseconds between pictures, as the server first asked for
   #answeredAt = 0;
   #faceAt = 0;
   #faces = true;
@@ -15,9 +14,8 @@ export class Mood {
   #fewerUntil = 0;
 
   /** Pictures begin to be sent, or begin again. */
-  begin(now, terms) {
+  begin(now) {
     this.#answeredAt = this.#faceAt = now;
-    this.#agreed = terms?.interval_ms ?? this.#agreed;
   }
 
   /** `faces` of an answer, undefined where the pipeline knows none. */
@@ -40,10 +38,10 @@ export class Mood {
     return [text, paused || silent || fewer ? "busy" : "good"];
   }
 
-  /** Pictures a second, if they are clearly fewer than usual, or 0. */
+  /** Pictures a second, if they are clearly fewer than a camera's, or 0: also where that was so from the start. */
   #slowed(now, interval) {
     if (now < this.#fewerUntil) return this.#fewer;
-    const slow = interval > 1.5 * Math.max(this.#agreed, CAMERA_MS);
+    const slow = interval > 1.5 * CAMERA_MS;
     this.#fewer = slow ? Math.max(1, Math.round(1000 / interval)) : 0;
     this.#fewerUntil = slow ? now + STEADY_MS : 0;
     return this.#fewer;
