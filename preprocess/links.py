@@ -22,8 +22,6 @@ ALL = 2**64 - 1
 """Stands for every request of a batch."""
 
 _MAX_SUSPICIONS = 2
-_PACK_S = 0.002
-_RUN_WEIGHT = 0.1
 
 
 class ModelFailed(FramelaneError):
@@ -66,7 +64,7 @@ Finished = list[tuple[Run, Exception | None]]
 class Link:
     """One slot as this worker sees it."""
 
-    __slots__ = ("channel", "generation", "open", "progress", "run_s", "runs", "slot")
+    __slots__ = ("channel", "generation", "open", "progress", "runs", "slot")
 
     def __init__(self, slot: int, generation: int, channel: Channel, progress: ProgressPage) -> None:
         self.slot = slot
@@ -75,7 +73,6 @@ class Link:
         self.progress = progress
         self.runs: dict[int, Run] = {}
         self.open = True
-        self.run_s = 0.0  # moving average of the seconds that a run takes there; 0 until the first
 
     def load(self) -> int:
         """How many requests are ahead of a new one: those of all workers as far as the slot's page tells, or ours."""
@@ -148,7 +145,6 @@ class Links:
         for message in messages:
             run = link.runs.pop(message.request)
             if message.status == Outcome.OK:
-                link.run_s += (message.f0 - link.run_s) * (_RUN_WEIGHT if link.run_s else 1.0)
                 finished.append((run, None))
             elif message.status == Outcome.MOVED:
                 self.parked.append(run)
@@ -217,7 +213,7 @@ class Links:
         if not self._routes:
             self._park(run)
             return
-        link = self._choose()
+        link = self._routes[0] if len(self._routes) == 1 else min(self._routes, key=Link.load)
         run.epoch = self._epoch
         link.runs[run.request] = run
         message = pack_run(run.request, run.cell, run.model, run.epoch, run.suspicions > 0, run.deadline)
@@ -228,18 +224,6 @@ class Links:
             self._park(run)
         except PeerGone:  # what it has finished is still to be read; the run stays with it until GONE
             self._routes = [other for other in self._routes if other is not link]
-
-    def _choose(self) -> Link:
-        """The first slot that gets to it within ``_PACK_S``; if none does, the one with the least to do.
-
-        Where runs are shorter than that, filling one slot before the next one is woken keeps its model in the caches of
-        its core: with two slots on two busy cores, a run costs a fifth more. Longer runs go to an idle slot if there is
-        one.
-        """
-        for link in self._routes:
-            if link.run_s and link.load() * link.run_s <= _PACK_S:
-                return link
-        return min(self._routes, key=Link.load)
 
     def _park(self, run: Run) -> None:
         run.epoch = 0

@@ -41,8 +41,8 @@ from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .ops.lag import LoopLag
-from .plan import Plan
-from .proof import Proof
+from .plan import Plan, slots_worth
+from .proof import Alone, Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
 from .slots.auditor import Auditor, AuditorConfig
 from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
@@ -51,6 +51,7 @@ log = logging.getLogger("framelane")
 
 _PACKET_MARGIN = 4096
 _TICK_S = 0.1
+_SAME_SIGNAL_S = 0.5
 _WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot's turn is one run
 _USER_TIMEOUT_MS = 10_000
 _BACKLOG = 2048
@@ -250,9 +251,9 @@ class Replica:
 
     async def _bring_up(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
         await asyncio.gather(pool.start(), slots.start())
-        await self._prove(pool, exchange)
+        await self._prove(pool, slots, exchange)
 
-    async def _prove(self, pool: Pool, exchange: Exchange) -> None:
+    async def _prove(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
         """Send sample pictures all the way through, and tell the lanes how fast that went.
 
         Raises:
@@ -260,11 +261,20 @@ class Replica:
         """
         picture = (importlib.resources.files("framelane.models") / "samples" / "astronaut.jpg").read_bytes()
         try:
-            proven = await Proof(pool, picture).run()
+            proven = await Proof(pool, picture).run(lambda alone: self._rest(slots, alone))
         except StartFailed as failure:
             raise StartFailed(f"pipeline {self._settings.pipeline} {failure.message}") from None
         exchange.expect(proven.rate, proven.alone_s)
         log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
+
+    def _rest(self, slots: Supervisor, alone: Alone) -> None:
+        """On the CPU, and unless it is configured, let only as many slots be active as are worth it."""
+        if self._settings.active_slots is not None or slots.active[0].report["device"] != "cpu":
+            return
+        worth = slots_worth(self._plan.cores, alone.model_share, self._plan.active_slots)
+        share = f"models take {alone.model_share:.0%} of a frame's work"
+        log.info("%s: %d of %d slots active, the others stand by", share, worth, self._plan.active_slots)
+        slots.rest(worth)
 
     async def _tick(
         self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor, server: uvicorn.Server
@@ -310,12 +320,14 @@ class Replica:
     def _install_signals(self) -> None:
         loop = asyncio.get_running_loop()
 
+        asked_at: list[float] = []
+
         def asked_to_stop(number: signal.Signals) -> None:
-            # Only a person means more by saying it twice: `timeout` and others signal a process, then its whole group,
-            # and an orchestrator may ask a replica to stop that drains already.
-            if number is signal.SIGINT and self._draining.is_set():
-                log.warning("Ctrl-C while draining: ending at once")
+            # `timeout` and others signal a process, then its whole group: what comes at once is the same signal.
+            if asked_at and loop.time() - asked_at[0] > _SAME_SIGNAL_S:
+                log.warning("second %s: ending at once", number.name)
                 os._exit(1)  # the children die with their parent
+            asked_at.append(loop.time())
             self._draining.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):

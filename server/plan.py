@@ -29,6 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How many of what. ``choices`` are for people."""
 
     device: Device
+    cores: float
     workers: int
     spare_workers: int
     credits: int
@@ -89,6 +90,7 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
     )
     return Plan(
         device=device,
+        cores=machine.cores,
         workers=workers,
         spare_workers=settings.spare_workers,
         credits=credits,
@@ -106,7 +108,16 @@ def _given(value: int | None) -> tuple[int, str] | None:
 def _slots(device: Device, cores: int) -> tuple[int, str]:
     if device.kind in ("cuda", "tensorrt", "sim"):
         return 1, "one run at a time on one device; raise it where `framelane probe` shows that it pays"
-    return cores, "one per core: each runs its models on one thread"
+    return cores, "at most one per core; as many stay active as models take of a frame's work, the others stand by"
+
+
+def slots_worth(cores: float, model_share: float, slots: int) -> int:
+    """How many of ``slots`` on the CPU are worth being active, when models take this share of a frame's work.
+
+    The cores are shared with the workers: a slot more than that takes turns with the others on one core, and each turn
+    begins with cold caches (a run costs a fifth more with two slots on two busy cores than with one).
+    """
+    return max(1, min(slots, round(cores * model_share)))
 
 
 def _audit_note(settings: Settings) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
+from websockets.frames import Frame
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -46,6 +47,11 @@ class GatewayProtocol(WebSocketsSansIOProtocol):
                 return
         self._idle = False
         super().send_receive_event_to_app()
+
+    def handle_bytes(self, event: Frame) -> None:
+        """A binary frame is complete. The parser would keep it, a megabyte perhaps, until the client's next one."""
+        super().handle_bytes(event)
+        event.data = b""
 
     async def receive(self) -> Any:
         """The next message that has not taken the short cut. As ASGI's ``receive``."""

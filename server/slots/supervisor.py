@@ -127,6 +127,7 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         self._epoch = 0
         self._unrouted: set[int] = set()
+        self._active_count = config.active
         self._failures = [0] * self.count
         self._stopping = False
         self._audit_wanted = False
@@ -312,7 +313,7 @@ class Supervisor:
 
     @property
     def _missing(self) -> int:
-        return max(0, self._config.active - len(self.active) - len(self.of(State.DRAINING)))
+        return max(0, self._active_count - len(self.active) - len(self.of(State.DRAINING)))
 
     def _activate(self, slot: Slot) -> None:
         slot.become(State.ACTIVE)
@@ -366,6 +367,16 @@ class Supervisor:
         if not self._stopping:
             self._fill()
 
+    def rest(self, active: int) -> None:
+        """Let only so many slots be active from now on; the others finish what they have and stand by."""
+        self._active_count = active
+        extra = self.active[active:]
+        for slot in extra:
+            slot.become(State.DRAINING)
+        if extra:
+            self._route()
+            self._settle()
+
     # -- operators ---------------------------------------------------------------------------------------------------
 
     _preferred: int | None = None
@@ -381,7 +392,7 @@ class Supervisor:
             raise SlotRefused(f"slot-{index} is {slot.state.value}: only a standby can be promoted")
         slot.held = False
         self._preferred = index
-        if len(self.active) >= self._config.active:
+        if len(self.active) >= self._active_count:
             self.active[0].become(State.DRAINING)
             self._route()
             self._settle()

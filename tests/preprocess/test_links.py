@@ -42,10 +42,10 @@ class Slot:
         self.asked += fresh
         return fresh
 
-    def answer(self, message: Message, outcome: Outcome = Outcome.OK, seconds: float = 0.001) -> None:
+    def answer(self, message: Message, outcome: Outcome = Outcome.OK) -> None:
         self.asked.remove(message)
         with contextlib.suppress(PeerGone):
-            self.channel.send(pack_ran(message.request, message.cell, outcome, 1, seconds, 0.0))
+            self.channel.send(pack_ran(message.request, message.cell, outcome, 1, 0.001, 0.0))
 
     def die(self) -> None:
         self.alive = False
@@ -133,32 +133,6 @@ def test_between_equals_the_slot_where_less_waits_is_taken(bench: Bench) -> None
     bench.route(0, 1)
     bench.run("frame")
     assert (len(busy.read()), len(idle.read())) == (0, 1)
-
-
-def test_short_runs_fill_one_slot_before_the_next_one_is_woken(bench: Bench) -> None:
-    slots = [bench.add(number) for number in range(2)]
-    bench.route(0, 1)
-    for number in range(2):
-        bench.run(f"first {number}")
-    for slot in slots:
-        slot.answer(slot.read()[0], seconds=0.0006)
-    bench.hear()
-    for number in range(6):
-        bench.run(f"frame {number}")
-    assert [len(slot.read()) for slot in slots] == [4, 2]
-
-
-def test_long_runs_go_to_an_idle_slot(bench: Bench) -> None:
-    slots = [bench.add(number) for number in range(2)]
-    bench.route(0, 1)
-    for number in range(2):
-        bench.run(f"first {number}")
-    for slot in slots:
-        slot.answer(slot.read()[0], seconds=0.008)
-    bench.hear()
-    for number in range(4):
-        bench.run(f"frame {number}")
-    assert [len(slot.read()) for slot in slots] == [2, 2]
 
 
 def test_a_slot_is_used_only_once_a_route_leads_to_it(bench: Bench) -> None:
