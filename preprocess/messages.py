@@ -13,7 +13,8 @@ is the same struct, so that one ``recv`` may carry many and a reader needs no fr
     RAN     slot → worker      request, cell, status (an Outcome), f0 run seconds, f1 seconds waited in the slot
     PEER    gateway → both     cell = peer's id, generation = its incarnation, length = its progress page; descriptors:
                                its socket (and to a slot: the worker's slab, and status = 1 if it does long jobs)
-    ROUTES  gateway → both     epoch, request = bit mask of the slot ids that may be used
+    ROUTES  gateway → both     epoch, request = bit mask of the slot ids that may be used, status = 1: they run on the
+                               cores that the workers run on
     ROUTED  worker → gateway   epoch: nothing of an older epoch is in flight any more
     GONE    gateway → worker   cell = slot id, generation: that process has certainly ended; request = what was in work
     QUARANTINE gateway → worker  cell = slot id, generation: that process cannot be killed; keep away from its cells

@@ -46,6 +46,7 @@ _ESTIMATE_WEIGHT = 0.1
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers serve, how many more are parked, and what they run.
 
+    ``cores`` is how many cores workers share with slots on the CPU (0: they do not), see ``Pool.free``.
     ``hang_s`` is how long a worker may go without turning its loop; ``memory_limit`` bounds its data, in bytes (0: no
     bound). ``audit``: there may be a worker for long jobs; its progress page follows those of the others.
     """
@@ -60,6 +61,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     packet_bytes: int
     first_page: int
     spares: int = 0
+    cores: int = 0
     hang_s: float = 3.0
     memory_limit: int = 0
     audit: bool = False
@@ -150,6 +152,9 @@ class Watcher(Protocol):
     def worker_routed(self, worker: Worker, epoch: int) -> None:
         """The worker has nothing in flight any more on slots outside the routes of ``epoch``."""
 
+    def busy_slots(self) -> int:
+        """How many slots keep one of the workers' cores busy at this moment."""
+
 
 async def describe_pipeline(name: str, options: dict[str, Any], search_path: str, pages: Memory) -> dict[str, Any]:
     """Ask a worker process what the pipeline is, without importing it here: ``{"models": [...], "stateful": bool}``.
@@ -211,12 +216,23 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many frames could be submitted now."""
-        free = 0
+        """How many frames should be submitted now."""
+        free, most = 0, self._worth()
         for worker in self.workers.values():
             if worker.serving:
                 free += len(worker.cells)
+                most -= 1
+                if not most:
+                    break
         return free
+
+    def _worth(self) -> int:
+        """How many workers are worth having frames: as many as there are cores that slots leave to them.
+
+        One more would take turns with them on one core, and each turn begins with cold caches.
+        """
+        cores = self._config.cores
+        return max(1, cores - self._watcher.busy_slots()) if cores else len(self.workers)
 
     def submit(self, job: Job) -> int:
         """Give a frame to the worker with the most free credits; returns the request's number.
@@ -252,10 +268,14 @@ class Pool:
         return request
 
     def _least_loaded(self) -> Worker:
-        best, most = None, 0
+        best, most, worth = None, 0, self._worth()
         for worker in self.workers.values():
-            if worker.serving and len(worker.cells) > most:
-                best, most = worker, len(worker.cells)
+            if worker.serving:
+                if len(worker.cells) > most:
+                    best, most = worker, len(worker.cells)
+                worth -= 1
+                if worth <= 0 and best is not None:
+                    break
         assert best is not None, "submit needs a free credit"
         return best
 

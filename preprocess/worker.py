@@ -146,7 +146,7 @@ class Worker:
             elif kind == Kind.PEER:
                 self._links.add(message.cell, message.generation, message.length, self._gateway.descriptors.popleft())
             elif kind == Kind.ROUTES:
-                self._links.route(message.epoch, message.request)
+                self._links.route(message.epoch, message.request, bool(message.status))
                 self._retry_parked()
             elif kind == Kind.GONE:
                 self._finish_runs(self._links.gone(message.cell, message.generation, message.request))

@@ -41,8 +41,8 @@ from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .ops.lag import LoopLag
-from .plan import Plan, slots_worth
-from .proof import Alone, Proof
+from .plan import Plan
+from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
 from .slots.auditor import Auditor, AuditorConfig
 from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
@@ -156,6 +156,7 @@ class Replica:
             packet_bytes=MAX_RESULT_BYTES + _PACKET_MARGIN,
             first_page=plan.slots,
             spares=plan.spare_workers,
+            cores=max(1, int(plan.cores)),
             hang_s=_WORKER_PATIENCE * settings.hang_limit,
             memory_limit=settings.worker_memory << 20,
             audit=plan.can_audit,
@@ -251,9 +252,9 @@ class Replica:
 
     async def _bring_up(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
         await asyncio.gather(pool.start(), slots.start())
-        await self._prove(pool, slots, exchange)
+        await self._prove(pool, exchange)
 
-    async def _prove(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
+    async def _prove(self, pool: Pool, exchange: Exchange) -> None:
         """Send sample pictures all the way through, and tell the lanes how fast that went.
 
         Raises:
@@ -261,20 +262,11 @@ class Replica:
         """
         picture = (importlib.resources.files("framelane.models") / "samples" / "astronaut.jpg").read_bytes()
         try:
-            proven = await Proof(pool, picture).run(lambda alone: self._rest(slots, alone))
+            proven = await Proof(pool, picture).run()
         except StartFailed as failure:
             raise StartFailed(f"pipeline {self._settings.pipeline} {failure.message}") from None
         exchange.expect(proven.rate, proven.alone_s)
         log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
-
-    def _rest(self, slots: Supervisor, alone: Alone) -> None:
-        """On the CPU, and unless it is configured, let only as many slots be active as are worth it."""
-        if self._settings.active_slots is not None or slots.active[0].report["device"] != "cpu":
-            return
-        worth = slots_worth(self._plan.cores, alone.model_share, self._plan.active_slots)
-        share = f"models take {alone.model_share:.0%} of a frame's work"
-        log.info("%s: %d of %d slots active, the others stand by", share, worth, self._plan.active_slots)
-        slots.rest(worth)
 
     async def _tick(
         self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor, server: uvicorn.Server

@@ -13,7 +13,7 @@ from .config import ConfigError, Settings
 from .ops.machine import Machine
 from .protocol import MAX_RESULT_BYTES
 
-_CREDITS = 3
+_CREDITS = 4
 _PROCESS_BYTES = 80 * 2**20
 
 
@@ -63,7 +63,10 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
     """
     device = parse_device(settings.device)
     cores = max(1, math.floor(machine.cores))
-    workers, why_workers = _given(settings.workers) or (cores, f"one per core: {machine.cores:g} {machine.cores_from}")
+    workers, why_workers = _given(settings.workers) or (
+        cores,
+        f"one per core: {machine.cores:g} {machine.cores_from}; used while a core is free for it",
+    )
     slots, why_slots = _given(settings.active_slots) or _slots(device, cores)
     credits, why_credits = _given(settings.credits) or (_CREDITS, "one in the worker, and one in or before each stage")
     all_slots = slots + settings.standby_slots + settings.audit_slots
@@ -108,16 +111,7 @@ def _given(value: int | None) -> tuple[int, str] | None:
 def _slots(device: Device, cores: int) -> tuple[int, str]:
     if device.kind in ("cuda", "tensorrt", "sim"):
         return 1, "one run at a time on one device; raise it where `framelane probe` shows that it pays"
-    return cores, "at most one per core; as many stay active as models take of a frame's work, the others stand by"
-
-
-def slots_worth(cores: float, model_share: float, slots: int) -> int:
-    """How many of ``slots`` on the CPU are worth being active, when models take this share of a frame's work.
-
-    The cores are shared with the workers: a slot more than that takes turns with the others on one core, and each turn
-    begins with cold caches (a run costs a fifth more with two slots on two busy cores than with one).
-    """
-    return max(1, min(slots, round(cores * model_share)))
+    return cores, "one per core: each runs its models on one thread; woken while a core is free for it"
 
 
 def _audit_note(settings: Settings) -> str:

@@ -1,8 +1,7 @@
 """Sample pictures through workers and slots before clients come: does it work, and how fast?
 
-A few pictures one by one show that the pipeline works, what a frame takes when it is alone, and how much of that is the
-models'; then a short burst, with as many at once as the pool takes, shows how many frames per second the replica can
-sustain. Admission starts with that.
+A few pictures one by one show that the pipeline works and what a frame takes when it is alone; then a short burst, with
+as many at once as the pool takes, shows how many frames per second the replica can sustain. Admission starts with that.
 Until then the lanes hold back what clients send already.
 """
 
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -21,7 +19,7 @@ from framelane.preprocess.packets import Flavour
 from framelane.preprocess.pool import Done, Job, Pool
 
 _LIMIT_S = 30.0
-_ALONE = 5
+_ALONE = 3
 _BURST_S = 1.5
 _BURST_FRAMES = 32
 
@@ -31,14 +29,6 @@ class Proven(msgspec.Struct, frozen=True):
 
     alone_s: float
     rate: float
-
-
-class Alone(msgspec.Struct, frozen=True):
-    """Frames that were alone: how they ended, the seconds of the quickest, and the share that its models took of it."""
-
-    fates: set[Fate]
-    seconds: float
-    model_share: float
 
 
 class Proof:
@@ -55,11 +45,8 @@ class Proof:
         self._jobs: set[Job] = set()
         self._ended: asyncio.Queue[Done] = asyncio.Queue()
 
-    async def run(self, between: Callable[[Alone], None] = lambda _alone: None) -> Proven:
+    async def run(self) -> Proven:
         """Send the pictures.
-
-        Args:
-            between: called before the burst; it may change what the burst measures.
 
         Raises:
             StartFailed: the pipeline or a model fails on one.
@@ -74,17 +61,16 @@ class Proof:
                 others(done)
 
         self._pool.on_done = on_done
-        alone = await self._one_by_one()
-        between(alone)
-        rate = await self._burst() if Fate.OK in alone.fates else math.inf
+        fates, taken = await self._one_by_one()
+        rate = await self._burst() if Fate.OK in fates else math.inf
         while self._jobs:
             await self._ended.get()
         self._pool.on_done = others  # not after a failure: then the pool is about to stop
-        return Proven(alone.seconds, rate)
+        return Proven(min(taken), rate)
 
-    async def _one_by_one(self) -> Alone:
+    async def _one_by_one(self) -> tuple[set[Fate], list[float]]:
         fates: set[Fate] = set()
-        found: list[tuple[float, float]] = []
+        taken: list[float] = []
         for _ in range(_ALONE):
             started = time.monotonic()
             self._submit()
@@ -92,9 +78,8 @@ class Proof:
             if done.fate not in (Fate.OK, Fate.INVALID):
                 raise StartFailed(f"fails on the sample picture: {done.message or done.fate.name}")
             fates.add(done.fate)
-            share = done.inference_s / max(done.inference_s + done.preprocess_s, 1e-9)
-            found.append((time.monotonic() - started, share))
-        return Alone(fates, *min(found))
+            taken.append(time.monotonic() - started)
+        return fates, taken
 
     async def _burst(self) -> float:
         """Frames per second while the pool is full. The first round does not count: its frames move in step."""

@@ -86,6 +86,7 @@ class Slot:
         self.killed_at: float | None = None
         self.heartbeat = self.watched(hang_s)
         self.report: dict[str, Any] = {}
+        self.shares_cores = False
 
     def watched(self, hang_s: float) -> Heartbeat:
         """A fresh heartbeat with this limit."""
@@ -127,7 +128,6 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         self._epoch = 0
         self._unrouted: set[int] = set()
-        self._active_count = config.active
         self._failures = [0] * self.count
         self._stopping = False
         self._audit_wanted = False
@@ -234,6 +234,7 @@ class Supervisor:
     def _hear(self, slot: Slot, message: Message) -> None:
         if message.kind == Kind.READY and slot.state is State.STARTING:
             slot.report = slot.child.report()
+            slot.shares_cores = slot.report["device"] == "cpu"
             slot.heartbeat = slot.watched(max(self._config.hang_s, _SLOW_RUNS * _slowest_run_s(slot)))
             slot.become(State.STANDBY)
             log.info("slot-%d (pid %d) is ready on %s", slot.index, slot.child.pid, slot.report["device"])
@@ -313,7 +314,7 @@ class Supervisor:
 
     @property
     def _missing(self) -> int:
-        return max(0, self._active_count - len(self.active) - len(self.of(State.DRAINING)))
+        return max(0, self._config.active - len(self.active) - len(self.of(State.DRAINING)))
 
     def _activate(self, slot: Slot) -> None:
         slot.become(State.ACTIVE)
@@ -341,8 +342,10 @@ class Supervisor:
         return self._routes(State.AUDIT if worker.audit else State.ACTIVE)
 
     def _routes(self, *states: State) -> bytes:
-        mask = sum(1 << slot.index for slot in self.slots.values() if slot.state in states)
-        return pack(Kind.ROUTES, epoch=self._epoch, request=mask)
+        routed = [slot for slot in self.slots.values() if slot.state in states]
+        share_cores = all(slot.shares_cores for slot in routed)
+        mask = sum(1 << slot.index for slot in routed)
+        return pack(Kind.ROUTES, epoch=self._epoch, request=mask, status=share_cores)
 
     def _drained(self) -> None:
         """Nothing is in flight any more on slots that are not routed to: draining ones are free."""
@@ -367,16 +370,6 @@ class Supervisor:
         if not self._stopping:
             self._fill()
 
-    def rest(self, active: int) -> None:
-        """Let only so many slots be active from now on; the others finish what they have and stand by."""
-        self._active_count = active
-        extra = self.active[active:]
-        for slot in extra:
-            slot.become(State.DRAINING)
-        if extra:
-            self._route()
-            self._settle()
-
     # -- operators ---------------------------------------------------------------------------------------------------
 
     _preferred: int | None = None
@@ -392,7 +385,7 @@ class Supervisor:
             raise SlotRefused(f"slot-{index} is {slot.state.value}: only a standby can be promoted")
         slot.held = False
         self._preferred = index
-        if len(self.active) >= self._active_count:
+        if len(self.active) >= self._config.active:
             self.active[0].become(State.DRAINING)
             self._route()
             self._settle()
@@ -469,6 +462,14 @@ class Supervisor:
         if epoch == self._epoch:
             self._unrouted.discard(worker.index)
             self._settle()
+
+    def busy_slots(self) -> int:
+        """How many slots keep one of the workers' cores busy at this moment."""
+        busy = 0
+        for slot in self.slots.values():
+            if slot.state is State.ACTIVE and slot.shares_cores and slot.child.progress.load():
+                busy += 1
+        return busy
 
     def _settle(self) -> None:
         if not self._unrouted and not self._stopping:

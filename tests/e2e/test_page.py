@@ -328,7 +328,7 @@ def test_lost_server_is_said_and_found_again(browser, tmp_path: Path):
             page.goto(first.url)
             wait_until(page, ANSWERED)
         wait_for_status(page, "Trying again in")
-        assert page.locator("#overlay").get_attribute("class") == "overlay stale"
+        wait_until(page, "document.querySelector('#overlay').className === 'overlay stale'")
         with serving(tmp_path, port=first.port):
             wait_until(page, ANSWERED, timeout=40)
             wait_for_status(page, LIVE)

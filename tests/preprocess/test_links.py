@@ -69,9 +69,9 @@ class Bench:
         self.links.add(number, generation, number, slot.theirs.detach())
         return slot
 
-    def route(self, *numbers: int) -> int:
+    def route(self, *numbers: int, share_cores: bool = False) -> int:
         self.epoch += 1
-        self.links.route(self.epoch, sum(1 << number for number in numbers))
+        self.links.route(self.epoch, sum(1 << number for number in numbers), share_cores)
         return self.epoch
 
     def run(self, task: str, deadline: float = 100.0, cell: int = 7) -> None:
@@ -133,6 +133,24 @@ def test_between_equals_the_slot_where_less_waits_is_taken(bench: Bench) -> None
     bench.route(0, 1)
     bench.run("frame")
     assert (len(busy.read()), len(idle.read())) == (0, 1)
+
+
+def test_on_shared_cores_a_few_short_runs_wait_for_one_slot_before_the_next_is_woken(bench: Bench) -> None:
+    slots = [bench.add(number) for number in range(2)]
+    bench.route(0, 1, share_cores=True)
+    for number in range(6):
+        bench.run(f"frame {number}")
+    assert [len(slot.read()) for slot in slots] == [4, 2]
+
+
+def test_on_shared_cores_long_runs_go_to_an_idle_slot(bench: Bench) -> None:
+    slots = [bench.add(number) for number in range(2)]
+    bench.route(0, 1, share_cores=True)
+    for link in bench.links._links.values():
+        link.run_s = 0.008
+    for number in range(4):
+        bench.run(f"frame {number}")
+    assert [len(slot.read()) for slot in slots] == [2, 2]
 
 
 def test_a_slot_is_used_only_once_a_route_leads_to_it(bench: Bench) -> None:

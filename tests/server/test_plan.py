@@ -5,7 +5,7 @@ import pytest
 from framelane.models.devices import DeviceError
 from framelane.server.config import ConfigError, Settings
 from framelane.server.ops.machine import Machine
-from framelane.server.plan import Plan, make_plan, slots_worth
+from framelane.server.plan import Plan, make_plan
 
 GIB = 2**30
 
@@ -88,19 +88,3 @@ def test_every_line_of_the_plan_has_a_reason() -> None:
             assert choice.what
             assert choice.value
             assert choice.why
-
-
-@pytest.mark.parametrize(
-    ("cores", "share", "slots", "worth"),
-    [
-        (2, 0.58, 2, 1),
-        (2, 0.8, 2, 2),
-        (2, 0.0, 2, 1),
-        (4, 0.55, 4, 2),
-        (8, 0.9, 8, 7),
-        (8, 0.9, 4, 4),
-        (0.5, 0.9, 1, 1),
-    ],
-)
-def test_as_many_slots_are_worth_it_as_models_take_of_the_work(cores, share, slots, worth):
-    assert slots_worth(cores, share, slots) == worth
