@@ -51,7 +51,7 @@ log = logging.getLogger("framelane")
 
 _PACKET_MARGIN = 4096
 _TICK_S = 0.1
-_SAME_SIGNAL_S = 0.5
+_SAME_SIGNAL_S = 2.0
 _WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot's turn is one run
 _USER_TIMEOUT_MS = 10_000
 _BACKLOG = 2048
@@ -315,8 +315,9 @@ class Replica:
         asked_at: list[float] = []
 
         def asked_to_stop(number: signal.Signals) -> None:
-            # `timeout` and others signal a process, then its whole group: what comes at once is the same signal.
-            if asked_at and loop.time() - asked_at[0] > _SAME_SIGNAL_S:
+            # `timeout` and others signal a process, then its whole group: SIGTERM that comes again at once is the same.
+            again = number is signal.SIGINT or (asked_at and loop.time() - asked_at[0] > _SAME_SIGNAL_S)
+            if self._draining.is_set() and again:
                 log.warning("second %s: ending at once", number.name)
                 os._exit(1)  # the children die with their parent
             asked_at.append(loop.time())

@@ -16,6 +16,8 @@ from e2e.servers import Books, Serve, serving, wait_until
 
 PICTURE = signed(10, 10)
 
+CREDITS = 4  # frames that one worker may hold, by default
+
 
 @pytest.fixture(scope="module")
 def slow_server(logs: Path) -> Iterator[Serve]:
@@ -112,7 +114,7 @@ async def test_kills_of_a_worker_and_a_slot(slow_server: Serve) -> None:
         books = await books_of(slow_server, before)
     assert_same(clients, books)
     assert set(books.dropped) <= {"superseded", "failed"}
-    assert 1 <= books.dropped["failed"] <= 3, "what the killed worker held, and nothing of the killed slot"
+    assert 1 <= books.dropped["failed"] <= CREDITS, "what the killed worker held, and nothing of the killed slot"
 
 
 async def test_clients_that_leave_in_the_middle(slow_server: Serve) -> None:

@@ -111,7 +111,21 @@ async def test_a_second_signal_ends_it_at_once(start: Callable[..., Serve]) -> N
     assert "ending at once" in server.log()
 
 
-async def test_sigterm_twice_is_sigterm_once(start: Callable[..., Serve]) -> None:
+async def test_sigterm_again_later_ends_it_at_once(start: Callable[..., Serve]) -> None:
+    server = start("--device", "sim:4000", "--drain-limit", "60", "--deadline-ms", "60000", "--hang-limit", "60")
+    async with connected(server.port, CLIENTS) as clients:
+        futures = await admitted(server, clients)
+        ask_to_stop(server, "SIGTERM")
+        await clients[0].notice("drain")
+        await asyncio.sleep(2.2)
+        ask_to_stop(server, "SIGTERM")
+        assert await asyncio.to_thread(server.wait) != 0
+        await all_of(*(client.closed.wait() for client in clients))
+        assert "lost" in await outcomes(futures)
+    server.assert_nothing_left()
+
+
+async def test_sigterm_twice_at_once_is_sigterm_once(start: Callable[..., Serve]) -> None:
     server = start("--device", "sim:400:batch=16")
     async with connected(server.port, CLIENTS) as clients:
         futures = await admitted(server, clients)
