@@ -129,7 +129,7 @@ class Links:
 
     def drained_epoch(self) -> int:
         """The epoch to acknowledge, once nothing is in flight on slots that it does not name; else 0."""
-        if not self.unacknowledged or any(link.runs for link in self._links.values() if link not in self._routes):
+        if not self.unacknowledged or any(link.runs and not self._named(link) for link in self._links.values()):
             return 0
         self.unacknowledged = False
         return self._epoch
@@ -234,7 +234,10 @@ class Links:
             del link.runs[run.request]
             self._park(run)
         except PeerGone:  # what it has finished is still to be read; the run stays with it until GONE
-            self._routes = [other for other in self._routes if other is not link]
+            self._routes = [link for link in sorted(self._links.values(), key=_number) if self._named(link)]
+
+    def _named(self, link: Link) -> bool:
+        return link.open and bool(self._mask >> link.slot & 1)
 
     def _choose(self) -> Link:
         """The slot with the least to do; but where slots share the workers' cores, the first that gets to it soon.
