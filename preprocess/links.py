@@ -234,10 +234,7 @@ class Links:
             del link.runs[run.request]
             self._park(run)
         except PeerGone:  # what it has finished is still to be read; the run stays with it until GONE
-            self._routes = [link for link in sorted(self._links.values(), key=_number) if self._named(link)]
-
-    def _named(self, link: Link) -> bool:
-        return link.open and bool(self._mask >> link.slot & 1)
+            self._routes = [other for other in self._routes if other is not link]
 
     def _choose(self) -> Link:
         """The slot with the least to do; but where slots share the workers' cores, the first that gets to it soon.
@@ -257,9 +254,10 @@ class Links:
         self.parked.append(run)
 
     def _find_routes(self) -> None:
-        self._routes = [
-            link for link in sorted(self._links.values(), key=_number) if link.open and self._mask >> link.slot & 1
-        ]
+        self._routes = [link for link in sorted(self._links.values(), key=_number) if self._named(link)]
+
+    def _named(self, link: Link) -> bool:
+        return link.open and bool(self._mask >> link.slot & 1)
 
     def _close(self, link: Link) -> None:
         if link.open:
