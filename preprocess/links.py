@@ -247,7 +247,7 @@ class Links:
                 load = link.load()
                 if load < _PACKED and load * link.run_s < _PACKED_S:
                     return link
-        return min(self._routes, key=Link.load)
+        return min(self._routes, key=_least)
 
     def _park(self, run: Run) -> None:
         run.epoch = 0
@@ -270,3 +270,8 @@ class Links:
 
 def _number(link: Link) -> int:
     return link.slot
+
+
+def _least(link: Link) -> tuple[int, int]:
+    """What this worker has there is known exactly; what others have, only as of the slot's last turn."""
+    return len(link.runs), link.progress.load()
