@@ -128,6 +128,7 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         self._epoch = 0
         self._unrouted: set[int] = set()
+        self._preferred: int | None = None
         self._failures = [0] * self.count
         self._stopping = False
         self._audit_wanted = False
@@ -371,8 +372,6 @@ class Supervisor:
             self._fill()
 
     # -- operators ---------------------------------------------------------------------------------------------------
-
-    _preferred: int | None = None
 
     def promote(self, index: int) -> None:
         """Make a standby active; where there are as many as there may be, another one steps back for it.
