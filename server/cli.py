@@ -4,68 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import sys
-import typing
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from framelane.models.errors import FramelaneError
 
-from .config import Settings, load_settings, parse_options
+from .config import Settings
+from .options import settings_from, settings_options
 
 START_FAILED = 3
 """Exit status when the replica could not start: trying again will not help (a bad model, a missing device)."""
-
-_Command = typing.TypeVar("_Command", bound=Callable[..., Any])
-
-
-def settings_options(command: _Command) -> _Command:
-    """Give a command one option per field of ``Settings``, with its help, and ``--config``."""
-    for field in reversed(msgspec.structs.fields(Settings)):
-        command = click.option(*_option(field), **_attributes(field))(command)
-    return click.option(
-        "--config",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="FRAMELANE_CONFIG",
-        help="TOML file with the same keys; variables FRAMELANE_… and options go before it.",
-    )(command)
-
-
-def _option(field: msgspec.structs.FieldInfo) -> list[str]:
-    name = {"options": "--option"}.get(field.name, f"--{field.name.replace('_', '-')}")
-    return [name, field.name]
-
-
-def _attributes(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    shown = "fits the machine" if field.default is None else str(field.default) or "none"
-    if field.name in ("options", "models"):
-        metavar = "KEY=VALUE" if field.name == "options" else "DIR"
-        return {"multiple": True, "help": f"{_description(field.type)} (may be repeated)", "metavar": metavar}
-    return {"default": None, "help": f"{_description(field.type)}  [default: {shown}]", "metavar": _metavar(field)}
-
-
-def _annotated(kind: Any) -> Any:
-    """The Annotated part of a field's type, whether it may be None or not."""
-    return next((part for part in (kind, *typing.get_args(kind)) if hasattr(part, "__metadata__")), None)
-
-
-def _description(kind: Any) -> str:
-    annotated = _annotated(kind)
-    return str(annotated.__metadata__[0].description) if annotated else ""
-
-
-def _metavar(field: msgspec.structs.FieldInfo) -> str:
-    annotated = _annotated(field.type)
-    plain = annotated.__origin__ if annotated else field.type
-    if typing.get_origin(plain) is typing.Literal:
-        return "|".join(typing.get_args(plain))
-    number = "FPS" if field.name.endswith("fps") else "SECONDS"
-    return {int: "N", float: number}.get(plain, "TEXT")
 
 
 class Elsewhere(click.Command):
@@ -116,19 +67,10 @@ def serve(config: Path | None, **given: Any) -> None:
     Every option is also a key of the configuration file (max_clients = 100) and a variable (FRAMELANE_MAX_CLIENTS=100).
     """
     try:
-        _serve(_settings(config, given))
+        _serve(settings_from(config, given))
     except FramelaneError as error:
         click.secho(f"framelane: {error.message}", fg="red", err=True)
         sys.exit(START_FAILED)
-
-
-def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
-    command_line = {key: value for key, value in given.items() if value not in (None, ())}
-    if "options" in command_line:
-        command_line["options"] = parse_options(command_line["options"])
-    if "models" in command_line:
-        command_line["models"] = list(command_line["models"])
-    return load_settings(command_line, os.environ, config)[0]
 
 
 def _serve(settings: Settings) -> None:

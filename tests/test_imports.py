@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "framelane.server.errors": {"framelane.models"},
     "framelane.server.protocol": {"framelane.server.errors"},
     "framelane.server.config": WORDS | MODEL_SIDE,
+    "framelane.server.options": WORDS | MODEL_SIDE,
     "framelane.server.proof": WORDS | MODEL_SIDE,
     "framelane.server.plan": WORDS | MODEL_SIDE | {"framelane.server.ops"},
     "framelane.server.sdk": {"framelane.server.protocol", "framelane.server.errors"},
@@ -42,7 +43,8 @@ MAY_IMPORT = {
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
-    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app", "framelane.server.plan"},
+    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app", "framelane.server.plan"}
+    | {"framelane.server.options"},
     "framelane.loadtests": PUBLIC,
     "framelane.loadtests.legacy": PUBLIC | MODEL_SIDE | {"framelane.loadtests"},
 }
