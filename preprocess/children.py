@@ -25,7 +25,7 @@ import msgspec
 from framelane.models.errors import FramelaneError
 
 from .memory import Memory
-from .messages import Channel, Kind, Message, PeerGone, channel_pair, pack
+from .messages import Channel, Kind, Message, PeerGone, PeerStuck, channel_pair, pack
 from .progress import ProgressPage
 
 log = logging.getLogger("framelane.children")
@@ -80,19 +80,25 @@ class Child:
         self.name = name
         self.progress = ProgressPage(pages.view, page)
         self.progress.clear()
-        self.channel, theirs = channel_pair()
-        self._birth = os.memfd_create(f"framelane-{name}", os.MFD_CLOEXEC)
-        with theirs:
-            inherited = {"channel": theirs.fileno(), "pages": pages.fd, "page": page, "parent": os.getpid()}
-            os.pwrite(self._birth, msgspec.json.encode({**inherited, "config": config}, enc_hook=str), 0)
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(self._birth)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(self._birth, theirs.fileno(), pages.fd, *descriptors),
-                env={**os.environ, **_ENVIRONMENT},
-            )
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        with contextlib.ExitStack() as undo:
+            self.channel, theirs = channel_pair()
+            undo.callback(self.channel.close)
+            with theirs:
+                self._birth = os.memfd_create(f"framelane-{name}", os.MFD_CLOEXEC)
+                undo.callback(os.close, self._birth)
+                inherited = {"channel": theirs.fileno(), "pages": pages.fd, "page": page, "parent": os.getpid()}
+                os.pwrite(self._birth, msgspec.json.encode({**inherited, "config": config}, enc_hook=str), 0)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(self._birth)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(self._birth, theirs.fileno(), pages.fd, *descriptors),
+                    env={**os.environ, **_ENVIRONMENT},
+                )
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self.pidfd = os.pidfd_open(self.pid)
+            undo.pop_all()
 
     def report(self) -> dict[str, Any]:
         """What the child wrote about itself before READY, or ``{"error": …}`` when it could not start."""
@@ -105,6 +111,16 @@ class Child:
         """Why the child ended before it was ready. Call after ``reap``."""
         reason = self.report().get("error") or f"ended with status {self._process.returncode} before it was ready"
         return StartFailed(f"{self.name}: {reason}")
+
+    def tell(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send it a message. One that has ended is about to be noticed; one that does not read is killed."""
+        try:
+            self.channel.send(message, descriptors)
+        except PeerGone:
+            pass
+        except PeerStuck:
+            log.error("%s does not read its messages; it is put down", self.name)
+            self.kill()
 
     def kill(self) -> None:
         """SIGKILL; its end shows on ``pidfd``."""
@@ -233,8 +249,3 @@ async def ask(child: Child) -> dict[str, Any]:
         return await answer
     finally:
         child.kill()  # it has ended, or nobody waits for it any more
-
-
-def restart_delay(failures: int) -> float:
-    """Seconds to wait before a child is started again after ``failures`` short lives in a row: 0, 0.25, 0.5 … 10."""
-    return min(10.0, 0.125 * 2 ** min(failures, 7)) if failures else 0.0

@@ -9,6 +9,17 @@ how much is waiting, plays no role.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
+
+_PING_S = 0.5
+
+
+class Pulse(Enum):
+    """What to do about a process."""
+
+    BEATS = "nothing"
+    SILENT = "ask it for a sign of life: an idle process turns when it is asked"
+    HANGS = "put it down"
 
 
 class Heartbeat:
@@ -37,6 +48,12 @@ class Heartbeat:
             self._since = now
             self._delay = None
         return now - self._since
+
+    def pulse(self, loops: int, now: float) -> Pulse:
+        """Call it often; arguments as for ``silent``."""
+        if self.hangs(loops, now):
+            return Pulse.HANGS
+        return Pulse.SILENT if self.silent(loops, now) > _PING_S else Pulse.BEATS
 
     def hangs(self, loops: int, now: float) -> bool:
         """Whether the process hangs; arguments as for ``silent``."""

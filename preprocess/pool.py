@@ -24,18 +24,16 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from .children import START_FAILED, Child, StartFailed, ask, restart_delay, watch
+from .children import Child, StartFailed, ask
 from .headers import Limits
-from .health import Heartbeat, waited_for_cpu
+from .health import Heartbeat, Pulse, waited_for_cpu
+from .keeper import Keeper
 from .memory import FrameCells, Memory, ModelCells, Slab
-from .messages import Fate, Kind, Message, PeerGone, PeerStuck, pack, pack_frame
+from .messages import Fate, Kind, Message, pack, pack_frame
 
 log = logging.getLogger("framelane.pool")
 
 _MODULE = "framelane.preprocess.worker"
-_SHORT_LIFE_S = 10.0
-_PING_S = 0.5
-_MAX_START_FAILURES = 5
 _LOWEST_PRIORITY = 19
 _FATES = tuple(Fate)
 _MOST_RUNS = 200
@@ -180,8 +178,8 @@ class Pool:
         on_audit: as ``on_done``, for the frames of long jobs.
         on_audit_credit: called when the worker for long jobs has become ready.
         estimate_s: moving average of the seconds from ``submit`` to the result.
-        restarts, hangs: how often a worker had to be replaced, and was put down since it hung.
-        on_fatal: called when no worker is left and none can be started again.
+        keeper: keeps a process in each place; ``workers`` are those that live.
+        hangs: how often a worker was put down since it hung.
     """
 
     def __init__(self, config: PoolConfig, pages: Memory, watcher: Watcher) -> None:
@@ -197,20 +195,16 @@ class Pool:
         self._frames = FrameCells(self._memory, config.frame_bytes, config.packet_bytes)
         self._next = 0
         self._holders: dict[int, Worker] = {}
-        self._failures = [0] * places
-        self._stopping = False
-        self._started: list[asyncio.Future[None]] = []
-        self._ended = asyncio.Event()
-        self.workers: dict[int, Worker] = {}
-        self.restarts = 0
+        self.keeper = Keeper(
+            "worker", spawn=self._spawn, introduce=watcher.worker_started, hear=self._hear, bury=self._bury
+        )
+        self.workers = self.keeper.living
         self.hangs = 0
-        self.given_up: dict[int, str] = {}
         self.estimate_s = 0.0
         self.on_done: Callable[[Done], None] = lambda _done: None
         self.on_credit: Callable[[], None] = lambda: None
         self.on_audit: Callable[[Done], None] = lambda _done: None
         self.on_audit_credit: Callable[[], None] = lambda: None
-        self.on_fatal: Callable[[StartFailed], None] = lambda _error: None
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
@@ -264,7 +258,7 @@ class Pool:
         message = pack_frame(
             request, cell, job.seq, job.flavour, length, state, job.received, job.deadline, now - job.received
         )
-        self._send(worker, message)
+        worker.child.tell(message)
         return request
 
     def _least_loaded(self) -> Worker:
@@ -283,7 +277,7 @@ class Pool:
         """Its client has left: the worker need not go on. ``on_done`` is called all the same."""
         worker = self._holders.get(request)
         if worker is not None:
-            self._send(worker, pack(Kind.CANCEL, request=request))
+            worker.child.tell(pack(Kind.CANCEL, request=request))
 
     def _finished(self, worker: Worker, message: Message) -> None:
         job, cell = worker.jobs.pop(message.request)
@@ -320,11 +314,7 @@ class Pool:
         Raises:
             StartFailed: one could not start; the message says why.
         """
-        loop = asyncio.get_running_loop()
-        self._started = [loop.create_future() for _ in range(self._count)]
-        for index in range(self._count):
-            self._spawn(index, 0)
-        await asyncio.gather(*self._started)
+        await self.keeper.start(self._count)
 
     async def start_audit(self) -> None:
         """Start the worker for long jobs, unless it is there, and wait until it has proven itself.
@@ -332,34 +322,27 @@ class Pool:
         Raises:
             StartFailed: it could not start; the message says why.
         """
-        index = self._count
-        if index not in self.workers and (len(self._started) == index or index in self.given_up):
-            self.given_up.pop(index, None)
-            self._failures[index] = 0
-            self._started[index:] = [asyncio.get_running_loop().create_future()]
-            self._spawn(index, 0)
-        await asyncio.shield(self._started[index])
+        await asyncio.shield(self.keeper.begin(self._count))
 
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish what they hold, then end them; those that take longer are killed."""
-        self._stopping = True
-        for worker in self.workers.values():
-            self._send(worker, pack(Kind.STOP))
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._all_ended()
-        except TimeoutError:
-            for worker in self.workers.values():
-                worker.child.kill()
-            await self._all_ended()
+        await self.keeper.stop(limit_s)
         self._memory.close()
 
-    async def _all_ended(self) -> None:
-        while self.workers:
-            self._ended.clear()
-            await self._ended.wait()
+    def check(self, now: float) -> None:
+        """Ping silent workers, and put down those that hang, for example in an endless loop. Call it often."""
+        for worker in self.workers.values():
+            if not worker.ready:
+                continue
+            pulse = worker.heartbeat.pulse(worker.child.progress.read().loops, now)
+            if pulse is Pulse.HANGS:
+                self.hangs += 1
+                log.error("worker-%d (pid %d) hangs; it is put down", worker.index, worker.child.pid)
+                worker.child.kill()
+            elif pulse is Pulse.SILENT:
+                worker.child.tell(pack(Kind.PING))
 
-    def _spawn(self, index: int, generation: int) -> None:
+    def _spawn(self, index: int, generation: int) -> Worker:
         config = self._config
         first = index * config.credits
         slab = Memory.create(f"slab-{index}", Slab.size(2 * config.credits, config.models))  # see ports.Groups
@@ -380,16 +363,17 @@ class Pool:
             "search_path": config.search_path,
             "log_level": config.log_level,
         }
-        child = Child(
-            _MODULE, f"worker-{index}", settings, self._pages, config.first_page + index, (self._memory.fd, slab.fd)
-        )
+        page, descriptors = config.first_page + index, (self._memory.fd, slab.fd)
+        try:
+            child = Child(_MODULE, f"worker-{index}", settings, self._pages, page, descriptors)
+        except OSError:
+            slab.close()
+            raise
         worker = Worker(index, generation, child, slab, range(first, first + config.credits), config.hang_s)
         if index == self._count:
             worker.audit = True
             os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)
-        self.workers[index] = worker
-        watch(child, lambda message: self._hear(worker, message), lambda status: self._died(worker, status))
-        self._watcher.worker_started(worker)
+        return worker
 
     def _hear(self, worker: Worker, message: Message) -> None:
         if message.kind == Kind.DONE:
@@ -398,8 +382,7 @@ class Pool:
             self._watcher.worker_routed(worker, message.epoch)
         elif message.kind == Kind.READY:
             worker.ready = True
-            if not self._started[worker.index].done():
-                self._started[worker.index].set_result(None)
+            self.keeper.proven(worker)
             if worker.audit:
                 self.on_audit_credit()
             else:
@@ -413,10 +396,12 @@ class Pool:
             worker.serving = True
             self.on_credit()
 
-    def _died(self, worker: Worker, status: int) -> None:
-        del self.workers[worker.index]
+    def _bury(self, worker: Worker) -> None:
+        """Close the books of a worker that has ended: what it still held is lost."""
         self._watcher.worker_ended(worker)
         self._fill()
+        if worker.jobs:
+            log.warning("worker-%d (pid %d) held %d frames", worker.index, worker.child.pid, len(worker.jobs))
         culprit = worker.child.progress.read().request
         for request, (job, _cell) in worker.jobs.items():
             del self._holders[request]
@@ -424,68 +409,6 @@ class Pool:
             lost = Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, fatal, lost=True)
             self._tell(worker, lost)
         worker.slab.close()
-        if self._stopping:
-            self._ended.set()
-        elif not self._started[worker.index].done():
-            self._started[worker.index].set_exception(worker.child.failure())
-            del self._started[self._count :]  # the next long job may try again
-        else:
-            self._replace(worker, status)
-        worker.child.close()
-
-    def _replace(self, worker: Worker, status: int) -> None:
-        lived = time.monotonic() - worker.born
-        self._failures[worker.index] = 0 if lived > _SHORT_LIFE_S else self._failures[worker.index] + 1
-        if status == START_FAILED and self._failures[worker.index] >= _MAX_START_FAILURES:
-            self._give_up(worker)
-            return
-        delay = restart_delay(max(0, self._failures[worker.index] - 1))
-        self.restarts += 1
-        log.warning(
-            "worker-%d (pid %d) ended with status %d while it held %d frames; a new one starts in %.2f s",
-            worker.index, worker.child.pid, status, len(worker.jobs), delay,
-        )  # fmt: skip
-        asyncio.get_running_loop().call_later(delay, self._respawn, worker.index, worker.generation + 1)
-
-    def _give_up(self, worker: Worker) -> None:
-        failure = worker.child.failure()
-        self.given_up[worker.index] = failure.message
-        log.error("worker-%d is given up after %d starts: %s", worker.index, _MAX_START_FAILURES, failure.message)
-        if not self.workers:
-            self.on_fatal(failure)
-
-    def check(self, now: float) -> None:
-        """Ping silent workers, and put down those that hang, for example in an endless loop. Call it often."""
-        for worker in self.workers.values():
-            if not worker.ready:
-                continue
-            progress = worker.child.progress.read()
-            if worker.heartbeat.hangs(progress.loops, now):
-                self.hangs += 1
-                log.error("worker-%d (pid %d) hangs; it is put down", worker.index, worker.child.pid)
-                worker.child.kill()
-            elif worker.heartbeat.silent(progress.loops, now) > _PING_S:
-                self._send(worker, pack(Kind.PING))
-
-    def _respawn(self, index: int, generation: int) -> None:
-        if self._stopping:
-            return
-        try:
-            self._spawn(index, generation)
-        except Exception:  # no memory or descriptors now: others may give theirs back
-            log.exception("worker-%d could not be started; it is tried again", index)
-            self._failures[index] += 1
-            delay = restart_delay(self._failures[index])
-            asyncio.get_running_loop().call_later(delay, self._respawn, index, generation)
-
-    def _send(self, worker: Worker, message: bytes) -> None:
-        try:
-            worker.child.channel.send(message)
-        except PeerGone:
-            pass  # its end is about to be noticed, and closes its books
-        except PeerStuck:
-            log.error("worker-%d does not read its messages; it is put down", worker.index)
-            worker.child.kill()
 
 
 def _check_parallel(config: PoolConfig) -> None:

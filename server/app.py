@@ -99,7 +99,7 @@ class Replica:
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         auditing = asyncio.create_task(auditor.run())
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, server))
-        pool.on_fatal = slots.on_fatal = self._give_up
+        pool.keeper.on_fatal = slots.keeper.on_fatal = self._give_up
         try:
             await self._start(pool, slots, exchange, sock)
             await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
@@ -385,14 +385,17 @@ class Replica:
                 {"id": slot.child.name, "pid": slot.child.pid, "state": slot.state.value, **slot.report}
                 for slot in (slots.slots.values() if slots else ())
             ],
-            "restarts": {"workers": pool.restarts if pool else 0, "slots": slots.restarts if slots else 0},
+            "restarts": {
+                "workers": pool.keeper.restarts if pool else 0,
+                "slots": slots.keeper.restarts if slots else 0,
+            },
             "promotions": slots.promotions if slots else 0,
             "loop_lag": self._lag.record(),
             "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},
             "hangs": {"workers": pool.hangs if pool else 0, "slots": slots.hangs if slots else 0},
             "given_up": {
-                **({f"worker-{index}": why for index, why in pool.given_up.items()} if pool else {}),
-                **({f"slot-{index}": why for index, why in slots.given_up.items()} if slots else {}),
+                **({f"worker-{index}": why for index, why in pool.keeper.given_up.items()} if pool else {}),
+                **({f"slot-{index}": why for index, why in slots.keeper.given_up.items()} if slots else {}),
             },
         }
 

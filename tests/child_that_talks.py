@@ -16,6 +16,9 @@ def main() -> None:
         case "wait":
             birth.channel.sock.setblocking(True)
             birth.channel.receive()
+        case "refuse":
+            with birth.failures():
+                raise RuntimeError("no more of it")
         case "spin":
             while True:
                 pass

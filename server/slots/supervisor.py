@@ -17,12 +17,11 @@ takes its place at once (what it runs for the job at that moment, it finishes be
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -30,10 +29,11 @@ import msgspec
 from framelane.models.devices import Device
 from framelane.models.errors import FramelaneError
 from framelane.models.registry import ModelSpec
-from framelane.preprocess.children import START_FAILED, Child, StartFailed, restart_delay, watch
-from framelane.preprocess.health import Heartbeat, waited_for_cpu
+from framelane.preprocess.children import Child
+from framelane.preprocess.health import Heartbeat, Pulse, waited_for_cpu
+from framelane.preprocess.keeper import Keeper
 from framelane.preprocess.memory import Memory, ModelCells
-from framelane.preprocess.messages import Kind, Message, PeerGone, PeerStuck, pack
+from framelane.preprocess.messages import Kind, Message, pack
 from framelane.preprocess.pool import Worker
 
 from .states import State, follow
@@ -41,11 +41,8 @@ from .states import State, follow
 log = logging.getLogger("framelane.slots")
 
 _MODULE = "framelane.server.slots.process"
-_SHORT_LIFE_S = 10.0
-_PING_S = 0.5
 _KILL_GRACE_S = 1.0
 _REPLACE_AFTER_S = 1.0
-_MAX_START_FAILURES = 5
 _START_LIMIT_S = 300.0
 _SLOW_RUNS = 8
 """A model whose run takes long by nature may take this many times the longest run of its warm-up."""
@@ -116,9 +113,8 @@ class Supervisor:
         pages: the memory of the progress pages; slot *n* has page *n*.
 
     Attributes:
-        slots: those that have a process now, by number.
-        restarts, promotions, hangs: how often that happened.
-        on_fatal: called when no slot is left and none can be started again.
+        keeper: keeps a process in each place; ``slots`` are those that live, by number.
+        promotions, hangs: how often that happened.
         on_audit: called after every change of the routes; ``of(State.AUDIT)`` says what long jobs have now.
     """
 
@@ -129,17 +125,18 @@ class Supervisor:
         self._epoch = 0
         self._unrouted: set[int] = set()
         self._preferred: int | None = None
-        self._failures = [0] * self.count
-        self._stopping = False
         self._audit_wanted = False
-        self._ended = asyncio.Event()
-        self._started: list[asyncio.Future[None]] = []
-        self.slots: dict[int, Slot] = {}
-        self.given_up: dict[int, str] = {}
-        self.restarts = 0
+        self.keeper = Keeper(
+            "slot",
+            spawn=self._spawn,
+            introduce=self._introduce_to_all,
+            hear=self._hear,
+            bury=self._bury,
+            rest=self._rest,
+        )
+        self.slots = self.keeper.living
         self.promotions = 0
         self.hangs = 0
-        self.on_fatal: Callable[[StartFailed], None] = lambda _error: None
         self.on_audit: Callable[[], None] = lambda: None
 
     @property
@@ -164,39 +161,27 @@ class Supervisor:
         Raises:
             StartFailed: one could not start; the message says why (a bad model, a missing device …).
         """
-        loop = asyncio.get_running_loop()
-        self._started = [loop.create_future() for _ in range(self.count)]
-        for index in range(self.count):
-            self._spawn(index, 0)
-        await asyncio.gather(*self._started)
+        await self.keeper.start(self.count)
 
     async def stop(self, limit_s: float) -> None:
         """Let the slots finish what they run, then end them; those that take longer are killed."""
-        self._stopping = True
-        for slot in self.slots.values():
-            self._send(slot, pack(Kind.STOP))
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._all_ended()
-        except TimeoutError:
-            for slot in self.slots.values():
-                slot.child.kill()
-            await self._all_ended()
+        await self.keeper.stop(limit_s)
 
     def check(self, now: float) -> None:
         """Ping silent slots, kill those that hang, and quarantine those that cannot be killed. Call it often."""
         for slot in list(self.slots.values()):
-            loops = slot.child.progress.read().loops
             if slot.killed_at is not None:
                 if now - slot.killed_at > _KILL_GRACE_S and not slot.quarantined:
                     self._quarantine(slot)
             elif slot.state is State.STARTING:
                 if now - slot.born > _START_LIMIT_S:
                     self._put_down(slot, now)
-            elif slot.heartbeat.hangs(loops, now):
-                self._put_down(slot, now)
-            elif slot.heartbeat.silent(loops, now) > _PING_S:
-                self._send(slot, pack(Kind.PING))
+            else:
+                pulse = slot.heartbeat.pulse(slot.child.progress.read().loops, now)
+                if pulse is Pulse.HANGS:
+                    self._put_down(slot, now)
+                elif pulse is Pulse.SILENT:
+                    slot.child.tell(pack(Kind.PING))
 
     def _put_down(self, slot: Slot, now: float) -> None:
         self.hangs += 1
@@ -210,12 +195,7 @@ class Supervisor:
         self._fill()
         self._tell_workers(slot, Kind.QUARANTINE)
 
-    async def _all_ended(self) -> None:
-        while self.slots:
-            self._ended.clear()
-            await self._ended.wait()
-
-    def _spawn(self, index: int, generation: int) -> None:
+    def _spawn(self, index: int, generation: int) -> Slot:
         config = self._config
         settings = {
             "slot": index,
@@ -226,9 +206,9 @@ class Supervisor:
             "quietly": generation > 0,
             "log_level": config.log_level,
         }
-        slot = Slot(index, generation, Child(_MODULE, f"slot-{index}", settings, self._pages, index), config.hang_s)
-        self.slots[index] = slot
-        watch(slot.child, lambda message: self._hear(slot, message), lambda status: self._died(slot, status))
+        return Slot(index, generation, Child(_MODULE, f"slot-{index}", settings, self._pages, index), config.hang_s)
+
+    def _introduce_to_all(self, slot: Slot) -> None:
         for worker in self._workers.values():
             self._introduce(worker, slot)
 
@@ -240,76 +220,33 @@ class Supervisor:
             slot.become(State.STANDBY)
             log.info("slot-%d (pid %d) is ready on %s", slot.index, slot.child.pid, slot.report["device"])
             self._fill()
-            if not self._started[slot.index].done():
-                self._started[slot.index].set_result(None)
+            self.keeper.proven(slot)
 
-    def _died(self, slot: Slot, status: int) -> None:
-        slot.killed_at = slot.killed_at or time.monotonic()
+    def _bury(self, slot: Slot) -> None:
+        """A slot has ended: another one takes its place, and workers send again what it had."""
         if slot.state is not State.FAILED:
             slot.become(State.FAILED)
-        del self.slots[slot.index]
-        if not self._stopping:
+        if not self.keeper.stopping:
             self._fill()
         self._tell_workers(slot, Kind.GONE, slot.child.progress.read().request)
-        if self._stopping:
-            self._ended.set()
-        elif not self._started[slot.index].done():
-            self._started[slot.index].set_exception(slot.child.failure())
-        else:
-            self._replace(slot, status)
-        slot.child.close()
 
-    def _replace(self, slot: Slot, status: int) -> None:
-        """Start a new process for a dead slot: a little later, so that whoever took its place has the machine."""
-        index, failures = slot.index, self._failures
-        lived = time.monotonic() - slot.born
-        failures[index] = 0 if lived > _SHORT_LIFE_S or slot.restarting else failures[index] + 1
-        if status == START_FAILED and failures[index] >= _MAX_START_FAILURES:
-            self._give_up(slot)
-            return
-        delay = restart_delay(failures[index] - 1) if failures[index] else 0.0
-        if self.active:
-            delay = max(delay, _REPLACE_AFTER_S)
-        self.restarts += 1
-        log.warning(
-            "slot-%d (pid %d) ended with status %d; a new one starts in %.2f s", index, slot.child.pid, status, delay
-        )
-        asyncio.get_running_loop().call_later(delay, self._respawn, index, slot.generation + 1)
-
-    def _give_up(self, slot: Slot) -> None:
-        failure = slot.child.failure()
-        self.given_up[slot.index] = failure.message
-        log.error("slot-%d is given up after %d starts: %s", slot.index, _MAX_START_FAILURES, failure.message)
-        if not self.slots:
-            self.on_fatal(failure)
-
-    def _respawn(self, index: int, generation: int) -> None:
-        if self._stopping or index in self.slots:
-            return
-        try:
-            self._spawn(index, generation)
-        except Exception:  # no memory or descriptors now: others may give theirs back
-            log.exception("slot-%d could not be started; it is tried again", index)
-            self._failures[index] += 1
-            delay = restart_delay(self._failures[index])
-            asyncio.get_running_loop().call_later(delay, self._respawn, index, generation)
+    def _rest(self) -> float:
+        """Whoever took a dead slot's place has the machine for a little while."""
+        return _REPLACE_AFTER_S if self.active else 0.0
 
     # -- routes ------------------------------------------------------------------------------------------------------
 
-    def _fill(self, prefer: int | None = None) -> None:
-        """Promote until ``active`` slots are active, reserve slots for long jobs, and tell everybody the routes.
-
-        Args:
-            prefer: the number of the standby that goes first.
-        """
-        standbys = sorted(self.of(State.STANDBY), key=lambda slot: (slot.index != prefer, slot.index))
-        for slot in standbys:
+    def _fill(self) -> None:
+        """Promote until ``active`` slots are active, reserve slots for long jobs, and tell everybody the routes."""
+        for slot in sorted(self.of(State.STANDBY), key=lambda slot: slot.index != self._preferred):
             if self._missing and not slot.held:
                 self._activate(slot)
         for slot in self.of(State.AUDIT):
             if self._missing:
                 slot.become(State.STANDBY)
                 self._activate(slot)
+        if not self.of(State.DRAINING):
+            self._preferred = None
         self._reserve(max(self._config.audit, self._audit_wanted))
         self._route()
 
@@ -319,7 +256,7 @@ class Supervisor:
 
     def _activate(self, slot: Slot) -> None:
         slot.become(State.ACTIVE)
-        self.promotions += all(started.done() for started in self._started)
+        self.promotions += self.keeper.complete
 
     def _reserve(self, wanted: int) -> None:
         """Let as many slots serve long jobs."""
@@ -334,9 +271,9 @@ class Supervisor:
         self._unrouted = set(self._workers)
         routes = self._routes(State.ACTIVE, State.AUDIT)
         for slot in self.slots.values():
-            self._send(slot, routes)
+            slot.child.tell(routes)
         for worker in self._workers.values():
-            self._send(worker, self._routes_of(worker))
+            worker.child.tell(self._routes_of(worker))
         self.on_audit()
 
     def _routes_of(self, worker: Worker) -> bytes:
@@ -356,7 +293,7 @@ class Supervisor:
             if slot.restarting:
                 slot.kill()
         if draining:
-            self._fill(self._preferred)
+            self._fill()
 
     # -- long jobs ---------------------------------------------------------------------------------------------------
 
@@ -368,7 +305,7 @@ class Supervisor:
     def want_audit(self, wanted: bool) -> None:
         """Long jobs begin, or the last one has ended: borrow a standby, unless a slot is reserved, or give it back."""
         self._audit_wanted = wanted
-        if not self._stopping:
+        if not self.keeper.stopping:
             self._fill()
 
     # -- operators ---------------------------------------------------------------------------------------------------
@@ -389,7 +326,7 @@ class Supervisor:
             self._route()
             self._settle()
         else:
-            self._fill(index)
+            self._fill()
 
     def drain(self, index: int) -> None:
         """Take a slot out of service: it finishes what it has, and is not promoted until an operator does so.
@@ -412,10 +349,8 @@ class Supervisor:
         Raises:
             SlotRefused: nothing would be left to serve meanwhile.
         """
-        if index in self.given_up:
-            del self.given_up[index]
-            self._failures[index] = 0
-            self._spawn(index, 1)
+        if index in self.keeper.given_up:
+            self.keeper.retry(index)
             return
         slot = self._slot(index)
         if slot.state is State.DRAINING or slot.restarting:
@@ -423,6 +358,7 @@ class Supervisor:
         if slot.state is State.ACTIVE:
             self._refuse_to_be_without(slot, "restarted")
         slot.restarting = True
+        self.keeper.forgive(index)
         if slot.state is State.ACTIVE:
             slot.become(State.DRAINING)
             self._route()
@@ -448,7 +384,7 @@ class Supervisor:
         self._workers[worker.index] = worker
         for slot in self.slots.values():
             self._introduce(worker, slot)
-        self._send(worker, self._routes_of(worker))
+        worker.child.tell(self._routes_of(worker))
 
     def worker_ended(self, worker: Worker) -> None:
         """Forget a worker; the slots see the end of its sockets themselves."""
@@ -471,7 +407,7 @@ class Supervisor:
         return busy
 
     def _settle(self) -> None:
-        if not self._unrouted and not self._stopping:
+        if not self._unrouted and not self.keeper.stopping:
             self._drained()
 
     def _introduce(self, worker: Worker, slot: Slot) -> None:
@@ -479,21 +415,12 @@ class Supervisor:
         with ours, theirs:
             to_slot = pack(Kind.PEER, cell=worker.index, generation=worker.generation, status=worker.audit)
             to_worker = pack(Kind.PEER, cell=slot.index, generation=slot.generation, length=slot.index)
-            self._send(slot, to_slot, (ours.fileno(), worker.slab.fd))
-            self._send(worker, to_worker, (theirs.fileno(),))
+            slot.child.tell(to_slot, (ours.fileno(), worker.slab.fd))
+            worker.child.tell(to_worker, (theirs.fileno(),))
 
     def _tell_workers(self, slot: Slot, kind: Kind, suspect: int = 0) -> None:
         for worker in self._workers.values():
-            self._send(worker, pack(kind, cell=slot.index, generation=slot.generation, request=suspect))
-
-    def _send(self, process: Slot | Worker, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        try:
-            process.child.channel.send(message, descriptors)
-        except PeerGone:
-            pass  # its end is about to be noticed
-        except PeerStuck:
-            log.error("%s does not read its messages; it is put down", process.child.name)
-            process.child.kill()
+            worker.child.tell(pack(kind, cell=slot.index, generation=slot.generation, request=suspect))
 
 
 def _slowest_run_s(slot: Slot) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from replica import HERE, alive, descriptors, until
 
-from framelane.preprocess.children import START_FAILED, Child, StartFailed, ask, restart_delay, watch
+from framelane.preprocess.children import START_FAILED, Child, StartFailed, ask, watch
 from framelane.preprocess.memory import Memory
 from framelane.preprocess.messages import Kind, Message, pack
 from framelane.preprocess.pool import describe_pipeline
@@ -73,13 +73,6 @@ async def test_asking_can_be_given_up_and_leaves_nothing(pages: Memory) -> None:
         await asking
     await until(lambda: not alive(child.pid))
     await until(lambda: descriptors() == before)
-
-
-@pytest.mark.parametrize(
-    ("failures", "seconds"), [(0, 0.0), (1, 0.25), (2, 0.5), (3, 1.0), (7, 10.0), (50, 10.0), (100_000, 10.0)]
-)
-def test_restarts_are_spaced_out_up_to_ten_seconds(failures: int, seconds: float) -> None:
-    assert restart_delay(failures) == seconds
 
 
 # -- watching --------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tiny_models import write_double, write_picky
 from framelane.models.inline import Inline
 from framelane.models.pipeline import load_pipeline
 from framelane.models.registry import Registry
+from framelane.preprocess import keeper as keeper_module
 from framelane.preprocess import pool as pool_module
 from framelane.preprocess.children import StartFailed
 from framelane.preprocess.decode import ImageDecoder
@@ -45,7 +46,7 @@ async def replica(models: Path) -> AsyncIterator[Replica]:
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
 async def credits_are_derived_and_complete(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Replacements come at once here; after each test every cell is free and belongs to one worker."""
-    monkeypatch.setattr(pool_module, "restart_delay", lambda _failures: 0.0)
+    monkeypatch.setattr(keeper_module, "restart_delay", lambda _failures: 0.0)
     yield
     await replica.whole()
     assert replica.pool.free == 6
@@ -158,10 +159,10 @@ async def test_killing_workers_again_and_again_under_load_loses_only_what_they_h
             await until(lambda: len(replica.pool._holders) >= 2)
             await replica.kill(replica.pool.workers[number % 2])
 
-    before = replica.pool.restarts
+    before = replica.pool.keeper.restarts
     killing = asyncio.ensure_future(kill())
     await asyncio.gather(killing, *map(client, range(1, 9)))
-    assert replica.pool.restarts == before + 3
+    assert replica.pool.keeper.restarts == before + 3
     assert failed <= 3 * 3
 
 

@@ -35,7 +35,7 @@ async def the_worker_lives_on(replica: Replica) -> AsyncIterator[None]:
     await until(lambda: replica.pool.free == 3)
     assert result(await replica.ask("double 4"))["doubled"] == [8.0] * 4
     assert replica.pool.workers[0].child.pid == before
-    assert replica.pool.restarts == replica.slots.restarts == 0
+    assert replica.pool.keeper.restarts == replica.slots.keeper.restarts == 0
 
 
 # -- results ---------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tiny_models import write_double, write_picky
 
 from framelane.models.errors import ModelError, UnknownModelError
 from framelane.models.locks import ByteLocks
+from framelane.preprocess import keeper as keeper_module
 from framelane.preprocess.children import StartFailed
 from framelane.preprocess.messages import Fate
 from framelane.server.slots import supervisor as supervisor_module
@@ -47,7 +48,7 @@ async def replica(models: Path) -> AsyncIterator[Replica]:
 async def no_back_off(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Replacements come at once, and the next test finds the replica whole."""
     monkeypatch.setattr(supervisor_module, "_REPLACE_AFTER_S", 0.0)
-    monkeypatch.setattr(supervisor_module, "restart_delay", lambda _failures: 0.0)
+    monkeypatch.setattr(keeper_module, "restart_delay", lambda _failures: 0.0)
     yield
     await replica.whole()
 
@@ -106,7 +107,7 @@ async def test_without_a_standby_frames_wait_for_the_replacement(models: Path, a
             await real.kill(real.slots.slots[active - 1])
 
         await load(real, kill())
-        assert real.slots.restarts == 1
+        assert real.slots.keeper.restarts == 1
 
 
 async def test_all_slots_killed_at_once_lose_no_frame(replica: Replica) -> None:
@@ -157,7 +158,6 @@ async def test_slots_and_workers_killed_in_any_order_leave_every_frame_with_one_
             processes = [*replica.pool.workers.values(), *replica.slots.slots.values()]
             await replica.kill(processes[(number * 3) % 4], processes[(number * 3 + 2) % 4])
 
-    replica.pool._failures[:] = [-100, -100]
     killing = asyncio.ensure_future(kill())
     await asyncio.gather(killing, *map(client, range(1, 7)))
 
@@ -197,7 +197,7 @@ async def test_a_poisonous_frame_ends_failed_after_its_second_slot_and_harms_no_
             else:
                 assert result(done)["values"] == right(number)
         await real.whole()
-        assert real.slots.restarts == 2
+        assert real.slots.keeper.restarts == 2
         assert result(await real.ask("9"))["values"] == right(9)
 
 
@@ -212,7 +212,7 @@ async def test_one_poisonous_item_of_a_batch_fails_alone(models: Path, monkeypat
         for number, request in zip(numbers, requests, strict=True):
             done = await real.answer(request)
             assert done.fate is (Fate.FAILED if number == POISON else Fate.OK), (number, done)
-        assert real.slots.restarts == 2
+        assert real.slots.keeper.restarts == 2
 
 
 # -- operators -------------------------------------------------------------------------------------------------------
@@ -369,14 +369,14 @@ async def test_a_slot_that_can_no_longer_start_is_given_up_after_a_few_tries(
     folder = write_double(tmp_path)
     real = Replica("replica_pipelines:Numbers", tmp_path, active=1)
     fatal: list[str] = []
-    real.slots.on_fatal = lambda error: fatal.append(error.message)
+    real.slots.keeper.on_fatal = lambda error: fatal.append(error.message)
     await real.slots.start()
     (folder / "model.onnx").write_bytes(b"no longer a model")
     real.slots.slots[0].child.kill()
     await until(lambda: fatal)
     assert "model double" in fatal[0]
-    assert real.slots.given_up == {0: fatal[0]}
-    assert real.slots.restarts < 6
+    assert real.slots.keeper.given_up == {0: fatal[0]}
+    assert real.slots.keeper.restarts < 6
     assert real.slots.slots == {}
     await stop(real)
 
