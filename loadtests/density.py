@@ -10,18 +10,54 @@ above it, which must fail.
     collapse      fewest users above it that did not hold it, confirmed
     comfortable   most measured users that would still be held with a part of the capacity gone (``spare``), which is
                   what to plan for: capacity itself is one bad night away from the collapse
+    hole          a count below the capacity that missed the objective: more users may do better than fewer, too
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
 
+from framelane.loadtests.sweep import student
+
 Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class DensityError(ValueError):
+    """A density or a trial that cannot be read; the message says what is expected."""
+
+
+class Layout(msgspec.Struct, frozen=True, order=True):
+    """A density: so many replicas per device, each with so many workers and active slots; 0 is the server's choice."""
+
+    replicas: Annotated[int, Meta(ge=1)]
+    workers: Annotated[int, Meta(ge=0)] = 0
+    slots: Annotated[int, Meta(ge=0)] = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``REPLICAS``, ``REPLICASxWORKERS`` or ``REPLICASxWORKERSxSLOTS``. Raises DensityError."""
+        try:
+            numbers = [int(part) for part in text.strip().lower().split("x")]
+            return msgspec.convert(dict(zip(cls.__struct_fields__, numbers, strict=len(numbers) > 3)), cls)
+        except ValueError:  # msgspec's errors are ValueErrors, too
+            raise DensityError(f"density {text!r}: write it as REPLICAS, or REPLICASxWORKERSxSLOTS") from None
+
+    def __str__(self) -> str:
+        numbers = [self.replicas, self.workers, self.slots]
+        while not numbers[-1]:
+            numbers.pop()
+        return "x".join(map(str, numbers))
+
+    @property
+    def processes(self) -> int:
+        """Gateways, workers and slots; what is the server's choice counts as one."""
+        return self.replicas * (1 + max(self.workers, 1) + max(self.slots, 1))
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +69,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def misses(self, trial: Trial) -> list[str]:
         """What the trial fell short of, in words; empty if it holds the objective."""
+        if trial.void:
+            return [f"void: {trial.void}"]
         missed = []
         if not trial.delivery >= self.delivery:
             missed.append(f"delivery {trial.delivery:.1%} < {self.delivery:.1%}")
@@ -45,29 +83,34 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: so many users at this density. A p50 that was not measured is None, and holds no objective on it."""
+    """One run: so many users at this density. A p50 that was not measured is None, and holds no objective on it.
 
-    density: int
+    ``void`` says why a run proves nothing (its load generator was late): it holds no objective either.
+    """
+
+    density: Layout
     users: int
     delivery: float
     p50_ms: float | None = None
     p95_ms: float | None = None
+    void: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the trials say of one density; counts are None while no trial decides them."""
 
-    density: int
+    density: Layout
     capacity: int | None
     collapse: int | None
     comfortable: int | None
     confirmed: bool
+    holes: tuple[int, ...] = ()
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The best density for an objective."""
 
-    best: int | None
+    best: Layout | None
     capacity: int | None
     plan_for: int | None
     collapse: int | None
@@ -78,7 +121,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(trials: Sequence[Trial]) -> Trial:
-    """Runs of one density and count as one: the medians."""
+    """Runs of one density and count as one: the medians, of those that prove something where there are any."""
+    trials = [trial for trial in trials if not trial.void] or trials
     first = trials[0]
 
     def median(name: str) -> float | None:
@@ -86,14 +130,51 @@ def merged(trials: Sequence[Trial]) -> Trial:
         return statistics.median(values) if values else None
 
     delivery = statistics.median(trial.delivery for trial in trials)
-    return Trial(
-        density=first.density, users=first.users, delivery=delivery, p50_ms=median("p50_ms"), p95_ms=median("p95_ms")
-    )
+    return msgspec.structs.replace(first, delivery=delivery, p50_ms=median("p50_ms"), p95_ms=median("p95_ms"))
 
 
-def grouped(trials: Iterable[Trial]) -> dict[int, dict[int, list[Trial]]]:
+class Interval(NamedTuple):
+    """A mean and the ends of its 95 % interval (Student's); one run alone could be anything."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Of the same figure in several runs."""
+    if len(values) < 2:
+        return Interval(values[0] if values else math.nan, -math.inf, math.inf)
+    mean = statistics.fmean(values)
+    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def certain(trials: Sequence[Trial], objective: Objective) -> bool:
+    """Whether the runs of one count say more than their scatter: every asked figure's interval lies on the good side
+    of its limit, or one's lies on the bad side."""
+    proving = [trial for trial in trials if not trial.void]
+    sides = [_side(interval([trial.delivery for trial in proving]), objective.delivery, at_least=True)]
+    for name in ("p50_ms", "p95_ms"):
+        limit, values = getattr(objective, name), [getattr(trial, name) for trial in proving]
+        if limit is not None:
+            known = [value for value in values if value is not None]
+            sides.append(_side(interval(known), limit, at_least=False))
+    return "bad" in sides or all(side == "good" for side in sides)
+
+
+def _side(found: Interval, limit: float, at_least: bool) -> str:
+    low, high = (found.low, found.high) if at_least else (-found.high, -found.low)
+    limit = limit if at_least else -limit
+    return "good" if low >= limit else "bad" if high < limit else "open"
+
+
+Groups = dict[Layout, dict[int, list[Trial]]]
+
+
+def grouped(trials: Iterable[Trial]) -> Groups:
     """Trials by density and then by users, both rising."""
-    found: dict[int, dict[int, list[Trial]]] = {}
+    found: Groups = {}
     for trial in sorted(trials, key=lambda t: (t.density, t.users)):
         found.setdefault(trial.density, {}).setdefault(trial.users, []).append(trial)
     return found
@@ -120,7 +201,11 @@ def judge(
     comfortable = max((users for users in held if users <= limit), default=None)
     deciding = [users for users in (capacity, collapse) if users is not None]
     confirmed = len(deciding) == 2 and all(len(by_users[users]) >= confirmations for users in deciding)
-    return Verdict(density=density, capacity=capacity, collapse=collapse, comfortable=comfortable, confirmed=confirmed)
+    holes = tuple(users for users, ok in holds.items() if not ok and users < (capacity or 0))
+    return Verdict(
+        density=density, capacity=capacity, collapse=collapse, comfortable=comfortable, confirmed=confirmed,
+        holes=holes,
+    )  # fmt: skip
 
 
 def choose(
@@ -157,7 +242,7 @@ def choose(
 
 def _goodness(trial: Trial) -> tuple[float, float, int]:
     p50 = trial.p50_ms if trial.p50_ms is not None else float("inf")
-    return trial.delivery, -p50, -trial.density
+    return trial.delivery, -p50, -trial.density.processes
 
 
 def _reason(trial: Trial, objective: Objective) -> str:
@@ -179,33 +264,40 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         densities: the grid; all of them are measured.
         ladder: the counts of users that may be tried, rising.
         objective: what must hold.
-        confirmations: runs that the deciding counts need.
-        refine: the gap between densities below which no density between two is tried; 0 tries none at all.
+        confirmations: runs that the deciding counts need; twice as many where they contradict each other.
+        spare: see ``judge``; the comfortable count is measured, too.
+        refine: the gap between numbers of replicas below which no density between two is tried; 0 tries none at all.
+        excluded: densities that cannot be run.
     """
 
-    densities: tuple[int, ...]
+    densities: tuple[Layout, ...]
     ladder: tuple[int, ...]
     objective: Objective = Objective()
     confirmations: int = 2
+    spare: float = 0.25
     refine: int = 0
+    excluded: tuple[Layout, ...] = ()
 
-    def next(self, trials: Iterable[Trial]) -> tuple[int, int] | None:
+    def next(self, trials: Iterable[Trial]) -> tuple[Layout, int] | None:
         """The density and the count of users to run next; None when everything is decided."""
         groups = grouped(trials)
-        for density in self.densities:
-            if (users := self._next_users(groups.get(density, {}))) is not None:
-                return density, users
-        for density in self._between(groups):
-            if (users := self._next_users(groups.get(density, {}))) is not None:
-                return density, users
+        for densities in (lambda: self.densities, lambda: self._between(groups)):
+            for density in densities():
+                users = None if density in self.excluded else self._next_users(groups.get(density, {}))
+                if users is not None:
+                    return density, users
         return None
 
+    def at_most(self) -> int:
+        """Runs that one density may take, if none contradicts another and the first comfortable count holds."""
+        return math.ceil(math.log2(len(self.ladder) + 1)) + 2 * (self.confirmations - 1) + 1
+
     def _next_users(self, by_users: Mapping[int, Sequence[Trial]]) -> int | None:
-        """Halve the ladder between what held and what did not, then confirm both ends of the step."""
+        """Halve the ladder between what held and what did not, confirm both ends of the step, then look below it."""
         held, failed = -1, len(self.ladder)
         for index, users in enumerate(self.ladder):
             if users in by_users:
-                if not self.objective.misses(merged(by_users[users])):
+                if self._holds(by_users[users]):
                     held = index
                 elif index > held:
                     failed = min(failed, index)
@@ -213,18 +305,39 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         if failed - held > 1:
             return self.ladder[(held + failed) // 2]
         for index in (held, failed):
-            if 0 <= index < len(self.ladder) and len(by_users.get(self.ladder[index], ())) < self.confirmations:
+            if 0 <= index < len(self.ladder) and not self._settled(by_users.get(self.ladder[index], ())):
                 return self.ladder[index]
+        return self._comfortable(by_users, self.ladder[held]) if held >= 0 else None
+
+    def _holds(self, trials: Sequence[Trial]) -> bool:
+        return not self.objective.misses(merged(trials))
+
+    def _settled(self, trials: Sequence[Trial]) -> bool:
+        agree = len({not self.objective.misses(trial) for trial in trials}) == 1
+        return len(trials) >= self.confirmations * (1 if agree else 2)
+
+    def _comfortable(self, by_users: Mapping[int, Sequence[Trial]], capacity: int) -> int | None:
+        """The largest count that a part of the capacity would still hold, if nothing is known of it."""
+        for users in reversed([users for users in self.ladder if users <= capacity * (1 - self.spare)]):
+            if users not in by_users:
+                return users
+            if self._holds(by_users[users]):
+                return None
         return None
 
-    def _between(self, groups: Mapping[int, Mapping[int, Sequence[Trial]]]) -> list[int]:
-        """Densities half-way to the neighbours of the best one, on both sides."""
+    def _between(self, groups: Groups) -> list[Layout]:
+        """Numbers of replicas half-way to the neighbours of the best one, on both sides."""
         best = choose([t for runs in groups.values() for found in runs.values() for t in found], self.objective).best
         if best is None or self.refine <= 0:
             return []
-        known = sorted(set(self.densities) | set(groups))
+        alike = {d for d in (*self.densities, *groups) if (d.workers, d.slots) == (best.workers, best.slots)}
+        known = sorted(alike)
         place = known.index(best)
         neighbours = known[max(place - 1, 0) : place] + known[place + 1 : place + 2]
         unfinished = [density for density in groups if density not in self.densities]
-        middles = [(best + other) // 2 for other in neighbours if abs(other - best) > self.refine]
+        middles = [
+            msgspec.structs.replace(best, replicas=(best.replicas + other.replicas) // 2)
+            for other in neighbours
+            if abs(other.replicas - best.replicas) > self.refine
+        ]
         return [*unfinished, *middles]

@@ -103,14 +103,16 @@ class OwnServers:
         probing = self._probing
         in_flight = (self.depth or _DEPTH) * slots
         credits = min(_MAX_CREDITS, max(3, -(-in_flight // probing.workers)))
-        fixed = ("--spare-workers", "0", "--credits", str(credits), "--max-clients", "1000")
+        # The gateway would take the queue before taxed slots for overload and hold frames back, so that some slots had
+        # more to do than others: then the tail would be of that, and not of the device.
+        fixed = ("--spare-workers", "0", "--credits", str(credits), "--in-work", str(in_flight))
         return Target(
             pipeline=probing.pipeline,
             device=probing.device,
             slots=slots,
             workers=probing.workers,
             deadline_ms=int(probing.timeout * 1000),
-            arguments=(*fixed, *probing.serve),
+            arguments=(*fixed, "--max-clients", "1000", *probing.serve),
             precedence=True,
         )
 

@@ -193,6 +193,7 @@ class Replica:
             max_frame_bytes=settings.max_frame_bytes,
             deadline_ms=settings.deadline_ms,
             mailbox_bytes=settings.mailbox_bytes,
+            in_work=settings.in_work,
             max_clients=settings.max_clients,
             client_fps=settings.client_fps,
             waiting_room=settings.waiting_room,

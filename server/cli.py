@@ -116,6 +116,7 @@ def models(models: tuple[str, ...]) -> None:
 
 
 main.add_command(Elsewhere("sweep", "framelane.loadtests.sweep_command", "Find what limits a server, by prediction."))
+main.add_command(Elsewhere("density", "framelane.loadtests.density_command", "Find how many users a machine holds."))
 main.add_command(Elsewhere("probe", "framelane.loadtests.probe_command", "Tell whether slots really run at once."))
 main.add_command(Elsewhere("gate", "framelane.loadtests.gate_command", "Decide how many slots shall be active."))
 main.add_command(Elsewhere("plan", "framelane.loadtests.plan_command", "Say how many GPUs and dollars users take."))

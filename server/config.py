@@ -52,6 +52,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     spare_workers: Annotated[int, Meta(ge=0, le=64, description="ready workers that take over when one dies")] = 1
     worker_memory: Annotated[int, Meta(ge=256, description="most data memory of one worker, in MiB")] = 1024
     credits: Annotated[int, Meta(ge=1, le=64, description="frames that one worker may hold")] | None = None
+    in_work: (
+        Annotated[
+            int,
+            Meta(ge=1, description="frames that workers and slots may hold together; by default what keeps them busy"),
+        ]
+        | None
+    ) = None
     active_slots: Annotated[int, Meta(ge=1, le=32, description="model processes that run at the same time")] | None = (
         None
     )

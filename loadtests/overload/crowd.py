@@ -41,6 +41,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         frames: a saved ``FrameFile``; clients send what a camera would see at that moment.
+        port: of the server; with several ``ports`` clients take those in turn.
         clients: how many, numbered from ``first``; the first ``senders`` of them send (None: all).
         phases: the rate of a client of weight 1.
         every, weight: one client in ``every`` has this weight; 0: none.
@@ -58,6 +59,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     frames: Path
     clients: int
     phases: tuple[Phase, ...]
+    ports: tuple[int, ...] = ()
     first: int = 0
     senders: int | None = None
     every: int = 0
@@ -77,6 +79,11 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         senders = self.clients if self.senders is None else self.senders
         heavy = [self.weight if self.every and number % self.every == 0 else 1.0 for number in range(senders)]
         return heavy + [0.0] * (self.clients - senders)
+
+    def address(self, client: int) -> tuple[str, int]:
+        """Where the client of this number, counted from 0, connects to."""
+        ports = self.ports or (self.port,)
+        return self.host, ports[(self.first + client) % len(ports)]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -252,7 +259,7 @@ class Crowd:
         client.comes_back = False
         self._enter(client, "connect" if client.state is State.IDLE else "elapsed", Happening.ATTEMPT)
         client.lane, client.seq, client.served = "", -1, False
-        client.link = link = Link((self._orders.host, self._orders.port), 4096 if self._orders.deaf else 0)
+        client.link = link = Link(self._orders.address(client.number), 4096 if self._orders.deaf else 0)
         self._by_descriptor[link.fileno] = client
         self._epoll.register(link.fileno, select.EPOLLOUT)
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from framelane.loadtests.processes import Process, Server, free_port
+from framelane.loadtests.processes import Process, Server, clean_environment, free_port
 
 from .books import Metrics, parse_metrics
 from .precedence import take_precedence
@@ -29,6 +29,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         workers: of the product, 0 for its own choice.
         arguments: further ones of the command.
         precedence: whether its processes go before other programs of the machine, as the generators do.
+        environment: variables besides this process's own.
     """
 
     name: str = "product"
@@ -39,6 +40,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int = _DEFAULT_DEADLINE_MS
     arguments: tuple[str, ...] = ()
     precedence: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def capacity(self) -> float | None:
@@ -81,21 +83,28 @@ class Running(Server):
         target: see there.
         log: the file for its output.
         port: to listen on; 0 takes a free one.
+        patience: seconds until it must be ready; 0 does not wait here, but in ``wait_until_ready``.
     """
 
     def __init__(self, target: Target, log: Path, port: int = 0, patience: float = 60.0) -> None:
         self.target = target
         self.port = port or free_port()
-        started = time.monotonic()
-        Process.__init__(self, [*target.command(), "--host", "127.0.0.1", "--port", str(self.port)], log)
+        arguments = [*target.command(), "--host", "127.0.0.1", "--port", str(self.port)]
+        self._started = time.monotonic()
+        Process.__init__(self, arguments, log, {**clean_environment(), **dict(target.environment)})
         if target.precedence:
             take_precedence(self.pid)
+        if patience:
+            self.wait_until_ready(patience)
+
+    def wait_until_ready(self, patience: float) -> None:
+        """Raises StartFailed, and leaves nothing, if it is not ready so many seconds after its start."""
         try:
-            self._wait_until_ready(started + patience)
+            self._wait_until_ready(self._started + patience)
         except BaseException:
             self.stop()
             raise
-        self.start_seconds = time.monotonic() - started
+        self.start_seconds = time.monotonic() - self._started
 
     def roles(self) -> dict[int, str]:
         """Every process, by what it is; legacy has one role."""

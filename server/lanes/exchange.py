@@ -73,7 +73,7 @@ class Exchange:
         self.accounts = Accounts()
         self.capacity = Capacity(capacity)
         self.delivery = Delivery(self.accounts, limits, clock)
-        self.inflight = Inflight(limit=float("inf") if capacity else 0)
+        self.inflight = Inflight((limits.in_work or float("inf")) if capacity else 0, limits.in_work)
         self.reception = Reception(self.delivery, self.accounts, self.capacity, limits)
         self._conduct = Conduct(self.accounts, limits)
         self.draining = False

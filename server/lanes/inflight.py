@@ -36,16 +36,18 @@ class Inflight:
 
     Args:
         limit: where it starts.
+        fixed: an operator's own limit, which nothing here changes.
 
     Attributes:
         limit: frames that may be in work; the pool's credits bound it anyway.
         normal_s: seconds in work without a backlog; 0 while unknown, and then there is no limit.
     """
 
-    __slots__ = ("_best", "_credits", "_lowered_from", "limit", "normal_s")
+    __slots__ = ("_best", "_credits", "_fixed", "_lowered_from", "limit", "normal_s")
 
-    def __init__(self, limit: float = math.inf) -> None:
+    def __init__(self, limit: float = math.inf, fixed: int | None = None) -> None:
         self.limit = limit
+        self._fixed = fixed
         self.normal_s = 0.0
         self._best = 0.0
         self._credits = 0
@@ -54,7 +56,7 @@ class Inflight:
     def expect(self, alone_s: float) -> None:
         """Work may begin: a frame that is alone takes so long."""
         self.normal_s = alone_s
-        self.limit = math.inf
+        self.limit = self._fixed or math.inf
 
     def turn(self, reading: Reading, credits: int, capacity: float) -> None:
         """Decide after a period.
@@ -64,6 +66,8 @@ class Inflight:
             credits: frames that the pool could hold now.
             capacity: frames per second that can be sustained.
         """
+        if self._fixed:
+            return
         self._credits = credits
         goal = max(_QUEUED * self.normal_s, _SHORT_S)
         queued = self.normal_s > 0 and reading.frames >= READ_FRAMES and reading.least_s > goal

@@ -22,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         grace_s: a client whose connection was lost may come back to its place within this time.
         token: what clients must present, or None if anyone may come in.
         allowed_origins: origins of pages that may connect; "*" allows all. A page of this very host always may.
+        in_work: frames that workers and slots may hold together; None: as many as keep them busy, by measuring.
         interval_ms: the shortest interval between frames that clients are asked to keep.
         queue_depth: frames that may wait in a lane with the policy "queue".
         parallel: frames of such a lane that may be in the workers, if the pipeline keeps no state.
@@ -45,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_frame_bytes: int = protocol.MAX_FRAME_BYTES
     deadline_ms: int = protocol.DEADLINE_MS
     window: int = protocol.WINDOW
+    in_work: int | None = None
     interval_ms: int = 33
     queue_depth: int = 8
     parallel: int = 2
