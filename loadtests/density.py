@@ -89,8 +89,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     density: Layout
-    users: int
-    delivery: float
+    users: Annotated[int, Meta(ge=1)]
+    delivery: Share
     p50_ms: float | None = None
     p95_ms: float | None = None
     void: str = ""

@@ -11,7 +11,6 @@ import csv
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -128,8 +127,8 @@ class Notebook:
             return []
         first, *rest = self._path.read_bytes().splitlines()
         before = json.loads(first)
-        now = msgspec.to_builtins(self._question)
-        other = [f"{key}: {before.get(key)} → {now[key]}" for key in now if before.get(key) != _plain(now[key])]
+        now = json.loads(msgspec.json.encode(self._question))
+        other = [f"{key}: {before.get(key)} → {now[key]}" for key in now if before.get(key) != now[key]]
         if other:
             raise ValueError(
                 f"{self._path} holds trials of another question ({'; '.join(other)}): "
@@ -152,7 +151,3 @@ class Notebook:
             if not written.endswith(b"\n"):  # a line that an interruption cut short
                 file.write(b"\n")
             file.write(msgspec.json.encode(found) + b"\n")
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
