@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from framelane.loadtests.confine import MemoryGroup, NotConfined, core_sets, on_cores
 from framelane.loadtests.density import Layout
 from framelane.loadtests.density_trials import Question
 from framelane.loadtests.overload.targets import Running, Target
-from framelane.loadtests.processes import cores
+from framelane.loadtests.processes import Diagnosis, cores
 
 _START_LIMIT_S = 180.0
 _PLACES_FREE = 8
@@ -72,14 +71,10 @@ class Replicas:
                 return f"replica {number} ended under this load: {replica.tail()}"
         return None
 
-    def diagnosis(self) -> tuple[str, str]:
-        """The limit that most replicas name in /v1/status, in a sentence, and the advice; "" where none does."""
-        said: list[tuple[str, str]] = []
-        for replica in self.running:
-            with contextlib.suppress(OSError, ValueError):
-                found = diagnosis_of(replica.get_json("/v1/status"))
-                said += [found] if found[0] else []
-        return statistics.mode(said) if said else ("", "")
+    def diagnosis(self) -> Diagnosis:
+        """What most of those replicas say that say anything."""
+        said = [found for replica in self.running if (found := replica.diagnosis()).sentence]
+        return statistics.mode(said) if said else Diagnosis()
 
     def _places(self) -> list[Place]:
         question = self._question
@@ -133,11 +128,3 @@ def visible_device(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     if found is None:
         return name, ()
     return f"{found[1]}:0", (("CUDA_VISIBLE_DEVICES", found[2] or "0"),)
-
-
-def diagnosis_of(status: Any) -> tuple[str, str]:
-    """What a server says limits it: a sentence and an advice, both "" where it says nothing of the kind."""
-    found = status.get("diagnosis") if isinstance(status, dict) else None
-    if not isinstance(found, dict) or found.get("limit") in (None, "", "idle"):
-        return "", ""
-    return str(found.get("sentence") or found["limit"]), str(found.get("advice") or "")

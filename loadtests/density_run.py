@@ -30,7 +30,7 @@ from framelane.loadtests.overload.crowd import Orders
 from framelane.loadtests.overload.driver import GO, READY, RECORDS
 from framelane.loadtests.overload.outcomes import summarize
 from framelane.loadtests.overload.records import Recorded, together
-from framelane.loadtests.processes import Process, StartFailed, cpu_seconds, total_pss
+from framelane.loadtests.processes import Diagnosis, Process, StartFailed, cpu_seconds, total_pss
 
 WARM_UP_S = 2.0
 _LEAD_S = 0.5
@@ -176,7 +176,7 @@ class _Watch:
 
     def __init__(self, replicas: Replicas, what: str, tell: Tell) -> None:
         self.cores = self.generator_cores = 0.0
-        self.diagnosis = ("", "")
+        self.diagnosis = Diagnosis()
         self._replicas = replicas
         self._what = what
         self._tell = tell
@@ -221,7 +221,7 @@ def _measured(question: Question, replicas: Replicas, load: Load, users: int, te
         generator_cores=watch.generator_cores,
         pss_mib=statistics.fmean(total_pss(pids) for pids in by_replica) / 2**20,
         gpu_mib=gpu / len(by_replica) / 2**20 if gpu is not None else None,
-        limit=watch.diagnosis[0],
-        advice=watch.diagnosis[1],
+        limit=watch.diagnosis.sentence,
+        advice=watch.diagnosis.advice,
         notes=tuple(replicas.notes),
     )

@@ -39,6 +39,21 @@ class Memory(NamedTuple):
     shared: int
 
 
+class Diagnosis(NamedTuple):
+    """What a server says limits it, and what it advises; "" where it says nothing, or that nothing does."""
+
+    sentence: str = ""
+    advice: str = ""
+
+    @classmethod
+    def of(cls, status: Any) -> Diagnosis:
+        """From /v1/status, whatever stands there: older servers have none, and other ones may have another shape."""
+        found = status.get("diagnosis") if isinstance(status, dict) else None
+        if not isinstance(found, dict) or found.get("limit") in (None, "", "idle"):
+            return cls()
+        return cls(str(found.get("sentence") or found["limit"]), str(found.get("advice") or ""))
+
+
 class Process:
     """One process that the bench started, and its children.
 
@@ -138,6 +153,13 @@ class Server(Process):
         for role in ("worker", "slot"):
             roles.update({entry["pid"]: role for entry in status[f"{role}s"]})
         return roles
+
+    def diagnosis(self) -> Diagnosis:
+        """What it says of itself now; nothing if it does not answer."""
+        try:
+            return Diagnosis.of(self.get_json("/v1/status"))
+        except (OSError, ValueError, http.client.HTTPException):
+            return Diagnosis()
 
     def get_json(self, path: str) -> Any:
         """GET a JSON document. Raises OSError or ValueError."""

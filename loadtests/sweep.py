@@ -147,6 +147,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     generator_busy: float = 0.0
     """Cores that the busiest generator process used: at 1 it measures itself."""
+    limit: str = ""
+    """What the server itself names as its limit, if it names one."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -194,6 +195,7 @@ def make_report(
         if experiment.planted and survivors and survivors != [experiment.planted]:
             tone = "bad"
         said.append(Finding(conclusion(experiment, found), tone))
+        said += _own_words(experiment.name, measured[experiment.name])
         said += _warnings(experiment.name, measured[experiment.name], failures.get(experiment.name, 0))
     simulated = any("sim" in one.baseline.device or "staged" in one.baseline.pipeline for one in experiments)
     return Report(
@@ -210,6 +212,12 @@ def make_report(
         simulated=simulated,
         complete=complete,
     )
+
+
+def _own_words(name: str, rounds: Sequence[Mapping[str, Measurement]]) -> list[Finding]:
+    """What the server says of itself in the baseline, most often."""
+    said = [found[""].limit for found in rounds if "" in found and found[""].limit]
+    return [Finding(f"{name}: the server says of itself: {statistics.mode(said)}")] if said else []
 
 
 def _warnings(name: str, rounds: Sequence[Mapping[str, Measurement]], failures: int) -> list[Finding]:
@@ -259,11 +267,29 @@ def _result_table(experiment: Experiment, results: Sequence[Result]) -> Table:
 
 def _measurement_table(rounds: Sequence[Mapping[str, Measurement]]) -> Table:
     rows = tuple(
-        (number + 1, name or "baseline", one.throughput, one.p50_ms, one.p95_ms, one.dropped, one.generator_busy)
+        (
+            number + 1,
+            name or "baseline",
+            one.throughput,
+            one.p50_ms,
+            one.p95_ms,
+            one.dropped,
+            one.generator_busy,
+            one.limit,
+        )
         for number, found in enumerate(rounds)
         for name, one in found.items()
     )
-    names = ("round", "configuration", "per second", "p50 ms", "p95 ms", "dropped", "generator cores")
+    names = (
+        "round",
+        "configuration",
+        "per second",
+        "p50 ms",
+        "p95 ms",
+        "dropped",
+        "generator cores",
+        "the server says",
+    )
     return Table(columns=names, rows=rows, folded="every run")
 
 

@@ -75,6 +75,7 @@ class RealRunner:
         time.sleep(self._seconds)
         elapsed = time.monotonic() - started
         after, spent_after = [tally.counts() for tally in tallies], _spent(generators)
+        limit = server.diagnosis().sentence if server.target.name == "product" else ""
         for process in (server, *generators):
             process.check()
         counts = total([stop.since(start) for start, stop in zip(before, after, strict=True)])
@@ -90,6 +91,7 @@ class RealRunner:
             dropped=counts.dropped,
             errors=counts.errors,
             generator_busy=busy,
+            limit=limit,
         )
 
     def _frames(self, image: str) -> Path:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from framelane.loadtests.processes import (
+    Diagnosis,
     Process,
     StartFailed,
     clean_environment,
@@ -140,3 +141,18 @@ def test_disturbed_window_is_taken_again_when_it_is_calm_and_the_least_disturbed
 def test_undisturbed_window_is_taken_once():
     windows = iter([window(foreign=0.0)])
     assert undisturbed(lambda seconds: next(windows), 8.0, 2, lambda text: None).foreign == 0.0
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"diagnosis": {"limit": "slots", "sentence": "Full.", "advice": "Add one."}}, ("Full.", "Add one.")),
+        ({"diagnosis": {"limit": "gateway"}}, ("gateway", "")),
+        ({"diagnosis": {"limit": "idle", "sentence": "Nothing."}}, ("", "")),
+        ({"diagnosis": None}, ("", "")),
+        ({}, ("", "")),
+        (None, ("", "")),
+    ],
+)  # fmt: skip
+def test_diagnosis_is_taken_where_there_is_one(status, said):
+    assert Diagnosis.of(status) == said

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from framelane.loadtests import density_command, tools
 from framelane.loadtests.density import Layout, Objective, Search, Trial
-from framelane.loadtests.density_replicas import diagnosis_of, visible_device
+from framelane.loadtests.density_replicas import visible_device
 from framelane.loadtests.density_trials import Measured, Notebook, Question, read_trials
 from framelane.loadtests.processes import StartFailed
 
@@ -137,21 +137,6 @@ def test_search_goes_on_from_the_notebook_and_measures_nothing_twice(tmp_path):
         rest = World(d1=20, d2=30)
         search(rest, tmp_path, first[:count])
         assert rest.asked == whole.asked[count:]
-
-
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        ({"diagnosis": {"limit": "slots", "sentence": "Full.", "advice": "Add one."}}, ("Full.", "Add one.")),
-        ({"diagnosis": {"limit": "gateway"}}, ("gateway", "")),
-        ({"diagnosis": {"limit": "idle", "sentence": "Nothing."}}, ("", "")),
-        ({"diagnosis": None}, ("", "")),
-        ({}, ("", "")),
-        (None, ("", "")),
-    ],
-)  # fmt: skip
-def test_diagnosis_is_taken_where_there_is_one(status, said):
-    assert diagnosis_of(status) == said
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,17 @@ def test_file_of_six_days_says_which_day_is_missing(tmp_path):
     assert record["data"]["promotion"]["missing"] == ["6 of 7 whole days meet the trigger", "2026-11-13: no data"]
 
 
-def test_campaign_readings_by_hand_keep_two_active(tmp_path):
-    readings = ["1:1544:1", "2:2223:1.35:20/20", "3:3207:1.40:30/30"]
+@pytest.mark.parametrize(("two", "three", "over"), [(2207, 3207, "3.9% over"), (2223, 3222, "4.3% over")])
+def test_campaign_readings_by_hand_keep_two_active(tmp_path, two, three, over):
+    readings = ["1:1544:1", f"2:{two}:1.35:20/20", f"3:{three}:1.40:30/30"]
     done, record = decided(tmp_path, *(part for text in readings for part in ("--reading", text)))
     assert done.exit_code == 1
-    assert record["data"]["decision"]["active"] == 2
-    assert "keep 2 active" in done.output
+    assert (record["data"]["decision"]["active"], record["data"]["decision"]["spare"]) == (2, True)
+    said = "\n".join(record["findings"])
+    assert "2 slots pass, borderline and accepted: throughput: 1.35 × against ≥ 1.4 ×: borderline, 3.6% short" in said
+    assert over in said
+    assert "throughput: 1.4 × against ≥ 1.7 ×: fail, 17.6% short" in said
+    assert "keep 2 active; one more warm: standby, audit runs, later measurement" in said
 
 
 def test_probe_file_is_read(tmp_path):

@@ -37,6 +37,13 @@ def test_campaign_demand_and_projection(tmp_path):
     assert "was not held against a measured run" in done.output
 
 
+def test_campaign_demand_of_500_users_costs_what_it_cost(tmp_path):
+    done, record = plan(tmp_path, "-u", "500", "--slot-ms", "6.67", "--slots-per-gpu", "1")
+    assert done.exit_code == 0, done.output
+    assert record["data"]["plan"]["machines"] == 4
+    assert "$0.0149 per user-hour" in done.output
+
+
 def test_broken_limit_is_the_exit_status(tmp_path):
     done, _ = plan(tmp_path, "-u", "10", "--project", "40:0.9:1.48:45")
     assert done.exit_code == 1

@@ -155,7 +155,8 @@ def test_margin_is_inside_or_outside_of_the_band(value, found):
 class Arithmetic:
     """Throughput of a setup as the smallest of its capacities, disturbed a little; counts what was measured."""
 
-    def __init__(self, noise=0.01, stop_after=10_000):
+    def __init__(self, noise=0.01, stop_after=10_000, says=""):
+        self.says = says
         self.noise = noise
         self.left = stop_after
         self.random = random.Random(1)
@@ -178,7 +179,7 @@ class Arithmetic:
             capacity = min(1000 / loop, 1e9 if setup.inline else 1000 * setup.parallel / (worker + device))
         offered = setup.rate * setup.generators or 1e9
         rate = min(capacity, offered) * (1 + self.random.uniform(-self.noise, self.noise))
-        return Measurement(throughput=rate, p50_ms=1000 / rate, p95_ms=2000 / rate)
+        return Measurement(throughput=rate, p50_ms=1000 / rate, p95_ms=2000 / rate, limit=self.says)
 
 
 def measured(experiment, runner, rounds=3, extra=0):
@@ -254,9 +255,10 @@ def test_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch):
 
 
 def test_command_writes_a_report_and_exits_with_0_when_one_explanation_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_command, "RealRunner", lambda folder, seconds: Arithmetic())
+    monkeypatch.setattr(sweep_command, "RealRunner", lambda folder, seconds: Arithmetic(says="Slots are full."))
     done = CliRunner().invoke(sweep_command.main, ["planted", "-o", str(tmp_path)])
     assert done.exit_code == 0, done.output
+    assert "slow-device: the server says of itself: Slots are full." in done.output
     assert (tmp_path / "sweep.csv").read_text().count("\n") == 36
     assert "SIMULATED" in done.output
 
