@@ -330,3 +330,14 @@ def test_dear_frames_cost_their_lane_its_turns_if_the_share_is_by_cost() -> None
         shares[fairness] = spent[dear] / (spent[cheap] + spent[dear])
     assert shares["frames"] == pytest.approx(0.9, abs=0.01)
     assert shares["cost"] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("capacity", [float("inf"), 0])
+def test_no_more_frames_are_in_work_than_the_operator_allows(capacity: float) -> None:
+    world = World(credits=8, capacity=capacity, in_work=3, max_clients=10)
+    world.exchange.expect(100.0, 0.01)
+    for _ in range(5):
+        lane, _ = world.client()
+        world.exchange.frame(lane, 1, b"x")
+    assert world.exchange.work_limit == 3
+    assert len(world.pool.jobs) == 3

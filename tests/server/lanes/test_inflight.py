@@ -181,3 +181,11 @@ def test_longer_time_is_normal_only_in_quiet_times() -> None:
     for _ in range(30):
         inflight.turn(reading(frames=100, mean_s=0.02), 6, 125.0)
     assert inflight.normal_s == pytest.approx(0.02, rel=0.01)
+
+
+def test_operators_limit_is_changed_by_nothing() -> None:
+    inflight = Inflight(fixed=9)
+    inflight.expect(0.01)
+    for _ in range(5):
+        inflight.turn(Reading(1.0, 100, 100, 1.0, 0.2, 0.1), credits=20, capacity=100)
+        assert inflight.limit == 9
