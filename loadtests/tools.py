@@ -112,9 +112,12 @@ def interruptible(out: Console) -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def failing(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn these errors, and a server that does not start, into a message and an exit status."""
+    """Turn these errors, a server that does not start, and an early Ctrl-C into a message and an exit status."""
     try:
         yield
+    except KeyboardInterrupt:
+        click.secho("framelane: interrupted before anything was measured", fg="yellow", err=True)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if not isinstance(error, (StartFailed, *kinds)):
             raise
