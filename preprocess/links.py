@@ -8,6 +8,7 @@ its slot died is suspected of having killed it; when that happens to a run twice
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from framelane.models.errors import FramelaneError
 
 from .memory import Memory
-from .messages import Channel, Outcome, PeerGone, PeerStuck, pack_run
+from .messages import Channel, Kind, Outcome, PeerGone, PeerStuck, pack, pack_run
 from .progress import ProgressPage
 
 ALL = 2**64 - 1
@@ -140,6 +141,14 @@ class Links:
         """Send one cell to the slot with the least to do, or park it until there is one."""
         self._next += 1
         self._dispatch(Run(self._next, task, position, model, cell, deadline))
+
+    def cancel(self, task: Any) -> None:
+        """The task's client has left: tell slots, so that what waits there is not run. Each run ends as any other."""
+        for link in self._links.values():
+            for run in link.runs.values():
+                if run.task is task and link.open:
+                    with contextlib.suppress(PeerGone, PeerStuck):
+                        link.channel.send(pack(Kind.CANCEL, request=run.request))
 
     def receive(self, descriptor: int) -> Finished:
         """What the slot at ``descriptor`` has finished."""

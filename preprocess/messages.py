@@ -7,6 +7,7 @@ is the same struct, so that one ``recv`` may carry many and a reader needs no fr
     FRAME   gateway → worker   request, cell, seq, flavour, length (frame bytes), state (bytes), t0 received,
                                t1 deadline, f0 seconds waited in the lane
     CANCEL  gateway → worker   request: its client has left
+    CANCEL  worker → slot      request: if it still waits, answer EXPIRED instead of running it
     DONE    worker → gateway   request, cell, status (a Fate), length (packet bytes), state (bytes), f0 preprocess
                                seconds, f1 inference seconds, t0 when it was finished; model = 1: it ended slots
     RUN     worker → slot      request, cell, model, epoch, status (1: run it alone), t1 deadline

@@ -175,6 +175,7 @@ class Worker:
         task = self._tasks.get(request)
         if task is not None:
             task.cancelled = True  # its cells may be in a slot's hands: it ends when they are back
+            self._links.cancel(task)
 
     # -- frames ------------------------------------------------------------------------------------------------------
 

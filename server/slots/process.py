@@ -163,10 +163,20 @@ class Slot:
             return
         now = time.monotonic()
         for message in messages:
-            if not self._active and message.epoch <= self._epoch:
+            if message.kind == Kind.CANCEL:
+                self._withdraw(peer, message.request)
+            elif not self._active and message.epoch <= self._epoch:
                 self._answer(peer, message, Outcome.MOVED)
             else:
                 self._waiting.append(Request(peer, message, now))
+
+    def _withdraw(self, peer: Peer, request: int) -> None:
+        """The client of a request has left: if it still waits, it is not run."""
+        for waiting in self._waiting:
+            if waiting.peer is peer and waiting.message.request == request:
+                self._waiting.remove(waiting)
+                self._answer(peer, waiting.message, Outcome.EXPIRED)
+                return
 
     def _forget(self, descriptor: int) -> None:
         peer = self._peers.pop(descriptor)

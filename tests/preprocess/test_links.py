@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from framelane.preprocess.links import ALL, Links, ModelFailed, NoSlotLeft, Run, SlotsEnded
 from framelane.preprocess.memory import Memory
-from framelane.preprocess.messages import Channel, Message, Outcome, PeerGone, pack_ran
+from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 from framelane.preprocess.progress import PAGE_BYTES, ProgressPage
 
 SLOTS = 3
@@ -116,6 +116,19 @@ def test_a_run_says_where_its_tensors_are_and_until_when(bench: Bench) -> None:
     bench.links.run("frame", 0, 2, 9, 12.5)
     (message,) = slot.read()
     assert (message.model, message.cell, message.epoch, message.status, message.t1) == (2, 9, epoch, 0, 12.5)
+
+
+def test_slots_are_told_which_runs_are_cancelled(bench: Bench) -> None:
+    slots = [bench.add(number) for number in range(2)]
+    bench.route(0, 1)
+    for task in ("left", "left", "stays", "stays"):
+        bench.run(task)
+    asked = {message.request: slot for slot in slots for message in slot.read()}
+    bench.links.cancel("left")
+    told = [message for slot in slots for message in slot.read()]
+    assert [message.kind for message in told] == [Kind.CANCEL, Kind.CANCEL]
+    assert {message.request for message in told} == set(sorted(asked)[:2])
+    assert not bench.ended
 
 
 def test_runs_go_to_the_slot_with_the_least_in_flight(bench: Bench) -> None:

@@ -229,6 +229,17 @@ def test_what_expired_while_it_waited_is_left_out_of_the_batch(batching: Gateway
     assert (answers[good].status, answers[good].length) == (Outcome.OK, 1)
 
 
+def test_what_is_cancelled_while_it_waits_is_not_run(batching: Gateway) -> None:
+    worker = busy(batching)
+    cancelled, good = worker.run(0, 1.0), worker.run(1, 1.0)
+    worker.channel.send(pack(Kind.CANCEL, request=cancelled))
+    worker.channel.send(pack(Kind.CANCEL, request=10**9))  # one that was never there
+    answers = {answer.request: answer for answer in worker.answers(3)}
+    assert answers[cancelled].status == Outcome.EXPIRED
+    assert (answers[good].status, answers[good].length) == (Outcome.OK, 1)
+    assert (worker.cell(0, 0)[2] == -1).all()
+
+
 def test_the_page_names_the_request_in_work_and_all_of_a_batch(batching: Gateway) -> None:
     worker = busy(batching)
     page = batching.child.progress
