@@ -94,15 +94,17 @@ class Replica:
         self._install_signals()
         pool, slots, exchange = await self._build()
         auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
-        sock = self._listen()
+        sockets = self._listen()
         server = _Server(self._uvicorn_config(self._doors(exchange, auditor)))
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, server))
         pool.keeper.on_fatal = slots.keeper.on_fatal = self._give_up
         try:
-            await self._start(pool, slots, exchange, sock)
+            await self._start(pool, slots, exchange, sockets[-1])
             await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
+            for listener in server.servers[1:]:  # the shared port: the kernel shall give new clients to the others
+                listener.close()
             await self._drain(exchange, auditor)
             if self._fatal is not None:
                 raise self._fatal
@@ -112,7 +114,8 @@ class Replica:
             auditing.cancel()
             await self._take_down(server, serving, pool, slots)
             auditor.close()
-            sock.close()
+            for sock in sockets:
+                sock.close()
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -206,20 +209,16 @@ class Replica:
             outbox_bytes=settings.outbox_bytes,
         )
 
-    def _listen(self) -> socket.socket:
+    def _listen(self) -> list[socket.socket]:
         settings = self._settings
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        if not settings.shared_port:
+            return [_listen(settings.host, settings.port)]
+        own = _listen("127.0.0.1", settings.port)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # A client that acknowledges nothing for this long is cut by the kernel, with all that waits for it.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-            sock.bind((settings.host, settings.port))
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            sock.close()
-            raise ConfigError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
-        return sock
+            return [own, _listen(settings.host, settings.shared_port, shared=True)]
+        except ConfigError:
+            own.close()
+            raise
 
     def _uvicorn_config(self, app: Any) -> uvicorn.Config:
         return uvicorn.Config(
@@ -399,6 +398,21 @@ class Replica:
                 **({f"slot-{index}": why for index, why in slots.keeper.given_up.items()} if slots else {}),
             },
         }
+
+
+def _listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
+        # A client that acknowledges nothing for this long is cut by the kernel, with all that waits for it.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return sock
 
 
 class _Server(uvicorn.Server):

@@ -120,6 +120,9 @@ main.add_command(Elsewhere("density", "framelane.loadtests.density_command", "Fi
 main.add_command(Elsewhere("probe", "framelane.loadtests.probe_command", "Tell whether slots really run at once."))
 main.add_command(Elsewhere("gate", "framelane.loadtests.gate_command", "Decide how many slots shall be active."))
 main.add_command(Elsewhere("plan", "framelane.loadtests.plan_command", "Say how many GPUs and dollars users take."))
+main.add_command(
+    Elsewhere("fleet", "framelane.server.fleet.command", "Run several replicas on one box, behind one address.")
+)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     host: Annotated[str, Meta(description="address to listen on; 0.0.0.0 is every interface")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 8000
+    shared_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="a second port, on which other replicas of this machine may listen, too (SO_REUSEPORT); the "
+            "first one is then open to this machine only; 0: none",
+        ),
+    ] = 0
     pipeline: Annotated[
         str, Meta(description="what to run: face_mesh, echo, or module:Class for a pipeline of your own")
     ] = "face_mesh"

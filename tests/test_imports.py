@@ -35,6 +35,10 @@ MAY_IMPORT = {
     "framelane.server.lanes": WORDS | MODEL_SIDE,
     "framelane.server.slots": WORDS | MODEL_SIDE,
     "framelane.server.ops": WORDS | MODEL_SIDE | BELOW_DOORS,
+    "framelane.server.fleet": WORDS
+    | MODEL_SIDE
+    | BELOW_DOORS
+    | {"framelane.server.doors", "framelane.server.ops", "framelane.server.plan", "framelane.server.options"},
     "framelane.server.doors": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops"},
     "framelane.server.app": WORDS
     | MODEL_SIDE
@@ -77,6 +81,11 @@ PURE = [
     "framelane.server.lanes.pace",
     "framelane.server.lanes.waiting",
     "framelane.server.slots.states",
+    "framelane.server.fleet.haproxy",
+    "framelane.server.fleet.layout",
+    "framelane.server.fleet.metrics",
+    "framelane.server.fleet.roster",
+    "framelane.server.fleet.states",
     "framelane.server.ops.diagnosis",
     "framelane.server.ops.lag",
     "framelane.loadtests.cost",

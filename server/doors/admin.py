@@ -78,9 +78,9 @@ class AdminDoor:
             return answer(404, "unknown_verb", f"a slot's verbs are {', '.join(_VERBS)}")
         if not (number.isascii() and number.isdigit() and len(number) < 4):
             return answer(404, "unknown_slot", 'a slot\'s id is its number, or "slot-N"')
-        refusal = self._refusal(request)
-        if refusal is not None:
-            return refusal
+        refused = refusal(request, self._token)
+        if refused is not None:
+            return refused
         who, why = _who(request), await _why(request)
         try:
             self._replica.operate(verb, int(number))
@@ -92,26 +92,31 @@ class AdminDoor:
 
     async def drain(self, request: Request) -> Response:
         """Drain the replica."""
-        refusal = self._refusal(request)
-        if refusal is not None:
-            return refusal
+        refused = refusal(request, self._token)
+        if refused is not None:
+            return refused
         log.warning("drain of this replica by %s (%s)", _who(request), await _why(request), extra=ALWAYS)
         self._replica.drain()
         return json_answer(202, {"verb": "drain"})
 
-    def _refusal(self, request: Request) -> Response | None:
-        if not self._token:
-            message = (
-                "operators' verbs are off: start the server with FRAMELANE_ADMIN_TOKEN, or admin_token in its file"
-            )
-            return answer(403, "no_admin_token", message)
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode()):
-            return None
-        log.warning("an operator's verb from %s without the admin token: %.100r", _who(request), request.url.path)
-        response = answer(401, "unauthorized", "the admin token is needed: Authorization: Bearer …")
-        response.headers["www-authenticate"] = "Bearer"
-        return response
+
+def refusal(request: Request, token: str) -> Response | None:
+    """The answer to whoever does not show the admin token; None if it was shown.
+
+    Args:
+        request: with ``Authorization: Bearer …``.
+        token: the admin token; empty if none is configured, and then everybody is refused.
+    """
+    if not token:
+        message = "operators' verbs are off: start the server with FRAMELANE_ADMIN_TOKEN, or admin_token in its file"
+        return answer(403, "no_admin_token", message)
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode()):
+        return None
+    log.warning("an operator's verb from %s without the admin token: %.100r", _who(request), request.url.path)
+    response = answer(401, "unauthorized", "the admin token is needed: Authorization: Bearer …")
+    response.headers["www-authenticate"] = "Bearer"
+    return response
 
 
 def _who(request: Request) -> str:
