@@ -391,6 +391,7 @@ class Replica:
             },
             "promotions": slots.promotions if slots else 0,
             "loop_lag": self._lag.record(),
+            "tasks": len(asyncio.all_tasks()),
             "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},
             "hangs": {"workers": pool.hangs if pool else 0, "slots": slots.hangs if slots else 0},
             "given_up": {

@@ -39,6 +39,7 @@ from framelane.loadtests.processes import StartFailed
 from . import hostile, processes, service
 from .lab import Lab
 from .report import Report
+from .soak import soak
 
 FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "slot-kill": processes.slot_killed,
@@ -53,7 +54,7 @@ FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "drain": service.drain,
     "descriptors": service.descriptors,
     "full-disk": service.full_disk,
-    "soak": service.soak,
+    "soak": soak,
 }
 
 
@@ -90,6 +91,9 @@ def show(reports: list[Report], console: Console) -> None:
             name, value, _spread, bar, _goal, verdict = figure.row()
             details.add_row(report.fault, name, value, bar, verdict)
     console.print(details)
+    for report in reports:
+        if report.note:
+            console.print(f"{report.fault}: {report.note}")
 
 
 @click.command(help=__doc__)

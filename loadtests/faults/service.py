@@ -1,4 +1,4 @@
-"""What happens to the service as a whole: long jobs, draining, descriptors, full disks, and hours of it."""
+"""What happens to the service as a whole: long jobs, draining, descriptors, full disks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import time
 from typing import Any
 
 from framelane.loadtests.clips import moving_face
-from framelane.loadtests.processes import total_pss
 
-from .lab import Lab, Target, sharpness_options, until
-from .load import RESULT, Load
+from .lab import Lab, sharpness_options, until
+from .load import Load
 from .pictures import told_apart
 from .report import Report, at_least, at_most
 
@@ -171,47 +170,6 @@ async def full_disk(lab: Lab) -> Report:
         left = await asyncio.to_thread(target.end)
         figures = (at_most("frames lost", lost.total(), 0), at_most("connections lost", load.lost_connections, 0))
         return Report(fault="full-disk", lost=lost, connections=load.lost_connections, leftovers=left, figures=figures)
-
-
-async def soak(lab: Lab) -> Report:
-    """Clients that come and go, bad frames and kills for half an hour: memory and descriptors stay as they are."""
-    minutes = 1.0 if lab.quick else 30.0
-    options = (*sharpness_options(), "--device", "sim:8", "--active-slots", "1", "--standby-slots", "1")
-    readings: list[tuple[float, float, int]] = []
-    results = 0
-    async with lab.serving(*options) as target:
-        end = time.monotonic() + 60 * minutes
-        number = 0
-        while time.monotonic() < end:
-            pictures = [*told_apart(6), b"no picture"]
-            async with Load(target.port, pictures, clients=7, fps=10.0) as load:
-                await asyncio.sleep(5)
-            results += sum(fate.outcome == RESULT for fate in load.fates)
-            number += 1
-            if number % 4 == 0:
-                await _kill_something(target, "slots" if number % 8 else "workers")
-            pss = await asyncio.to_thread(total_pss, target.living())
-            files = target.descriptors()
-            readings.append((time.monotonic(), pss / 2**20, files))
-        left = await asyncio.to_thread(target.end)
-    half = readings[len(readings) // 4 :]
-    slope = (half[-1][1] - half[0][1]) / max(1e-9, (half[-1][0] - half[0][0]) / 60)
-    return Report(
-        fault="soak",
-        leftovers=left,
-        figures=(
-            at_most("growth of all processes together", slope, None if lab.quick else 5.0, "MB/min"),
-            at_most("descriptors of the gateway, more than at the start", half[-1][2] - half[0][2], 8),
-            at_least("results", results, 1),
-        ),
-        note=f"{minutes:g} minutes; the bar is 1 MB/min for each of five processes",
-    )
-
-
-async def _kill_something(target: Target, kind: str) -> None:
-    for pid in (await asyncio.to_thread(target.pids_of, kind, "active"))[:1]:
-        os.kill(pid, signal.SIGKILL)
-    await until(lambda: len(target.pids_of("slots", "standby")) >= 1, "a standby is there again", 60)
 
 
 async def _audit(lab: Lab, port: int, clip: bytes) -> tuple[dict[str, Any], int]:

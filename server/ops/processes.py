@@ -35,6 +35,9 @@ class ProcessCollector(Collector):
             yield CounterMetricFamily("framelane_promotions", promotions, value=status["promotions"])
         yield from self._events("restarts", "Processes that were started again")
         yield from self._events("hangs", "Processes that were put down since they made no progress")
+        if "tasks" in status:
+            tasks = "Tasks of the gateway's event loop"
+            yield GaugeMetricFamily("framelane_event_loop_tasks", tasks, value=status["tasks"])
         yield from self._loop_lag()
         yield from self._jobs()
 
