@@ -39,6 +39,7 @@ class Flavour(IntEnum):
 WEBSOCKET, SOCKETIO, SOCKETIO_MSGPACK, JSON = Flavour
 
 _MSGPACK_EVENT = b"\x83\xa4type\x02\xa3nsp\xa1/\xa4data"  # {"type": 2, "nsp": "/", "data": …
+_JSON_RESULT = b'["result",'
 _BIG_ENDIAN = ">=" if sys.byteorder == "big" else ">"
 _CONTAINERS = (dict, list, tuple)
 _BYTES = (bytes, bytearray, memoryview)
@@ -76,6 +77,11 @@ def parts(flavour: int, packet: bytes | memoryview) -> list[str | bytes]:
         messages.append(bytes(packet[start : start + length]))
         start += length
     return messages
+
+
+def json_result(packet: bytes) -> bytes | None:
+    """The fields of a result in a JSON packet, as they were encoded and without looking at them; None: no result."""
+    return packet[len(_JSON_RESULT) : -1] if packet.startswith(_JSON_RESULT) else None
 
 
 def text_packet(text: str) -> bytes:

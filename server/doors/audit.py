@@ -229,8 +229,9 @@ class AuditDoor:
                 changed.clear()
                 ended = job.ended is not None  # asked before the results are read, so that none is missed
                 while first < len(job.results):
-                    chunk, first = _chunk(job, first, encode)
-                    yield chunk
+                    lines = await job.results.read(first, _CHUNK_BYTES)
+                    yield b"".join(encode("result", msgspec.Raw(line), first + n) for n, line in enumerate(lines))
+                    first += len(lines)
                 if ended:
                     break
                 silent_for = _PROGRESS_S if await _within(changed, _PROGRESS_S) else _SIGN_OF_LIFE_S
@@ -243,16 +244,6 @@ class AuditDoor:
         finally:
             self._readers -= 1
             job.listeners.discard(changed.set)
-
-
-def _chunk(job: Job, first: int, encode: Any) -> tuple[bytes, int]:
-    lines, size = [], 0
-    while first < len(job.results) and size < _CHUNK_BYTES:
-        line = encode("result", msgspec.Raw(job.results.read(first)), first)
-        lines.append(line)
-        size += len(line)
-        first += 1
-    return b"".join(lines), first
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

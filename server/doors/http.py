@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from framelane.preprocess.packets import JSON
+from framelane.preprocess.packets import JSON, json_result
 from framelane.server.errors import Refused
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
@@ -51,7 +51,6 @@ _REFUSED_STATUS = {
     Refusal.DRAINING: 503,
     Refusal.BAD_REQUEST: 400,
 }
-_RESULT = b'["result",'
 _DROPPED_STATUS = {Drop.INVALID: 422, Drop.EXPIRED: 504, Drop.FAILED: 500, Drop.SUPERSEDED: 503}
 _MESSAGES = {Drop.EXPIRED: "no answer within the deadline", Drop.FAILED: "the pipeline failed"}
 
@@ -287,8 +286,9 @@ async def _first(reply: asyncio.Future[bytes], gone: Awaitable[None]) -> None:
 
 
 def _reply_response(packet: bytes, retry_after_ms: int) -> Response:
-    if packet.startswith(_RESULT):  # large, and finished by the worker: nobody looks into it here
-        return Response(packet[len(_RESULT) : -1], media_type="application/json")
+    result = json_result(packet)
+    if result is not None:  # large, and finished by the worker: nobody looks into it here
+        return Response(result, media_type="application/json")
     dropped: dict[str, Any] = msgspec.json.decode(packet)[1]
     reason = str(dropped.get("reason", dropped.get("code", "failed")))
     status = _DROPPED_STATUS.get(Drop(reason), 503) if reason in list(Drop) else 500

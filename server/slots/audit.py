@@ -89,11 +89,11 @@ class Lines(Protocol):
     def __len__(self) -> int:
         """How many there are."""
 
-    def append(self, data: bytes) -> None:
+    async def append(self, data: bytes) -> None:
         """Keep one more."""
 
-    def read(self, index: int) -> bytes:
-        """The one of this index; IndexError after ``close``."""
+    async def read(self, first: int, most: int) -> list[bytes]:
+        """From this index on, about so many bytes; IndexError after ``close``."""
 
     def close(self) -> None:
         """Give the memory back."""

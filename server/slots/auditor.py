@@ -20,7 +20,7 @@ from framelane.models.errors import FramelaneError
 from framelane.preprocess.clip_reader import ClipFrame, ClipLimits, ClipReader
 from framelane.preprocess.memory import Memory
 from framelane.preprocess.messages import Fate
-from framelane.preprocess.packets import JSON
+from framelane.preprocess.packets import JSON, json_result
 from framelane.preprocess.pool import Done
 from framelane.preprocess.pool import Job as Work
 
@@ -253,18 +253,18 @@ class Auditor:
         if frame.name:
             head["name"] = frame.name
         if frame.error:
-            self._keep(job, {**head, "error": {"code": "invalid", "message": frame.error}})
+            await self._keep(job, {**head, "error": {"code": "invalid", "message": frame.error}})
             return state
         done = await self._work(number, frame.data, state)
         if done.fate is Fate.OK:
-            _, result = msgspec.json.decode(done.packet, type=tuple[str, msgspec.Raw])
-            self._keep(job, {**head, "result": result})
+            await self._keep(job, {**head, "result": msgspec.Raw(json_result(done.packet) or b"null")})
             return done.state if self.config.stateful else b""
-        self._keep(job, {**head, "error": {"code": _ERRORS.get(done.fate, "failed"), "message": done.message}})
+        await self._keep(job, {**head, "error": {"code": _ERRORS.get(done.fate, "failed"), "message": done.message}})
         return state
 
-    def _keep(self, job: Job, line: dict[str, Any]) -> None:
-        job.results.append(msgspec.json.encode(line))
+    async def _keep(self, job: Job, line: dict[str, Any]) -> None:
+        """Write a line down; a result in it is bytes, which are copied and not looked at."""
+        await job.results.append(msgspec.json.encode(line))
         job.invalid += "error" in line
         job.changed()
 

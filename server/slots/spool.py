@@ -1,16 +1,14 @@
-"""Where the results of a long job are kept: in memory while they are few, then in a file without a name.
-
-The file is one that the kernel removes with the last process that has it open (``O_TMPFILE``), whatever ended it.
-"""
+"""Where the results of a long job are kept: in memory while they are few, then in a file without a name."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from array import array
-from typing import IO
+from bisect import bisect_right
+from itertools import pairwise
 
 from framelane.models.errors import FramelaneError
+
+from .nameless import FileClosed, NamelessFile
 
 _IN_MEMORY = 1 << 20
 
@@ -22,7 +20,7 @@ class SpoolFull(FramelaneError):
 
 
 class Spool:
-    """Results in the order they came; each is bytes.
+    """Results in the order they came; each is bytes. One may be appended at a time.
 
     Args:
         limit: the most bytes of all results together.
@@ -33,7 +31,7 @@ class Spool:
         self._limit = limit
         self._in_memory = in_memory
         self._memory = bytearray()
-        self._file: IO[bytes] | None = None
+        self._file = NamelessFile()
         self._ends = array("Q")
         self.closed = False
 
@@ -45,45 +43,46 @@ class Spool:
         """What has been kept so far."""
         return self._ends[-1] if self._ends else 0
 
-    def append(self, data: bytes) -> None:
+    async def append(self, data: bytes) -> None:
         """Keep one more.
 
         Raises:
             SpoolFull: it is not kept; the message says why.
         """
-        end = self.size + len(data)
+        start, end = self.size, self.size + len(data)
         if end > self._limit:
             raise SpoolFull(f"the results need more than {self._limit >> 20} MiB")
-        if self._file is None and end <= self._in_memory:
+        if start == len(self._memory) and end <= self._in_memory:
             self._memory += data
         else:
-            self._write(data)
+            try:
+                await self._file.write(data, start - len(self._memory))
+            except OSError as error:
+                raise SpoolFull(f"the results cannot be kept: {error.strerror}", code="no_space") from None
         self._ends.append(end)
 
-    def read(self, index: int) -> bytes:
-        """The result of this index; after ``close`` there is none (IndexError)."""
+    async def read(self, first: int, most: int) -> list[bytes]:
+        """Results from this index on: one at least, and further ones as long as they have no more bytes together.
+
+        Raises:
+            IndexError: there is none, or not any more.
+        """
+        start, end = self._ends[first - 1] if first else 0, self._ends[first]
+        last = max(first, bisect_right(self._ends, start + most) - 1)
+        end, kept = self._ends[last], len(self._memory)
+        data = bytes(self._memory[start:end])
         if self.closed:
             raise IndexError("the results are not kept any more")
-        start, end = self._ends[index - 1] if index else 0, self._ends[index]
-        kept = len(self._memory)
-        if end <= kept:
-            return bytes(self._memory[start:end])
-        assert self._file is not None
-        return os.pread(self._file.fileno(), end - start, start - kept)
+        if end > kept:
+            try:
+                data += await self._file.read(end - max(start, kept), max(start, kept) - kept)
+            except FileClosed:
+                raise IndexError("the results are not kept any more") from None
+        bounds = [start, *self._ends[first : last + 1]]
+        return [data[one - start : other - start] for one, other in pairwise(bounds)]
 
     def close(self) -> None:
         """Give memory and file back; may be repeated."""
         self.closed = True
         self._memory = bytearray()
-        if self._file is not None:
-            self._file.close()
-
-    def _write(self, data: bytes) -> None:
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
-            written = os.pwrite(self._file.fileno(), data, self.size - len(self._memory))
-        except OSError as error:
-            raise SpoolFull(f"the results cannot be kept: {error.strerror}", code="no_space") from None
-        if written != len(data):
-            raise SpoolFull("the results cannot be kept: the disk is full", code="no_space")
+        self._file.close()

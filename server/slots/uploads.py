@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import tempfile
-
 from framelane.models.errors import FramelaneError
+
+from .nameless import NamelessFile
 
 _AT_ONCE = 1 << 20
 
@@ -26,18 +24,19 @@ class Upload:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `release`
+        self._file = NamelessFile()
         self._waiting = bytearray()
+        self._written = 0
         self._holders = 1
         self.size = 0
 
     @property
     def fd(self) -> int:
         """The descriptor, for the process that reads it."""
-        return self._file.fileno()
+        return self._file.fd
 
     async def append(self, data: bytes) -> None:
-        """Take the next piece; it is written on another thread, since a disk may make its writer wait.
+        """Take the next piece.
 
         Raises:
             UploadFailed: it has grown too large, or the disk is full.
@@ -53,7 +52,11 @@ class Upload:
         """Write what waits; raises as ``append``."""
         data, self._waiting = self._waiting, bytearray()
         if data:
-            await asyncio.to_thread(self._write, data)
+            try:
+                await self._file.write(data, self._written)
+            except OSError as error:
+                raise UploadFailed(f"the clip cannot be kept: {error.strerror}", code="no_space") from None
+            self._written += len(data)
 
     def hold(self) -> None:
         """One more job uses it."""
@@ -64,11 +67,3 @@ class Upload:
         self._holders -= 1
         if not self._holders:
             self._file.close()
-
-    def _write(self, data: bytearray) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._file.fileno(), view) :]
-        except OSError as error:
-            raise UploadFailed(f"the clip cannot be kept: {error.strerror}", code="no_space") from None

@@ -98,7 +98,6 @@ async def kennel(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kennel]:
     kennel.pages.close()
 
 
-@pytest.mark.asyncio
 async def test_a_process_that_ends_is_followed_by_one_of_the_next_generation(kennel: Kennel) -> None:
     await kennel.keeper.start(2)
     assert kennel.keeper.complete
@@ -109,7 +108,6 @@ async def test_a_process_that_ends_is_followed_by_one_of_the_next_generation(ken
     assert kennel.keeper.living[1].generation == kennel.keeper.restarts == 1
 
 
-@pytest.mark.asyncio
 async def test_a_first_process_that_cannot_start_fails_the_start_and_may_be_tried_again(kennel: Kennel) -> None:
     kennel.then = "refuse"
     with pytest.raises(StartFailed, match="talker-0: RuntimeError: no more of it"):
@@ -120,7 +118,6 @@ async def test_a_first_process_that_cannot_start_fails_the_start_and_may_be_trie
     await kennel.keeper.begin(0)
 
 
-@pytest.mark.asyncio
 async def test_a_place_whose_processes_cannot_start_any_more_is_given_up_and_can_be_filled_again(
     kennel: Kennel,
 ) -> None:
@@ -138,7 +135,6 @@ async def test_a_place_whose_processes_cannot_start_any_more_is_given_up_and_can
     assert kennel.keeper.living[0].generation == MAX_START_FAILURES
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("refused", ["spawn", "introduce"])
 async def test_a_replacement_that_cannot_be_had_now_is_tried_again_and_nothing_of_it_is_left(
     kennel: Kennel, refused: str
@@ -153,7 +149,6 @@ async def test_a_replacement_that_cannot_be_had_now_is_tried_again_and_nothing_o
     assert len(kennel.keeper.living) == 1
 
 
-@pytest.mark.asyncio
 async def test_stopping_lets_them_finish_and_kills_those_that_take_longer(kennel: Kennel) -> None:
     await kennel.keeper.start(1)
     deaf = kennel.keeper.living[0]

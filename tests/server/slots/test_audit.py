@@ -3,10 +3,13 @@
 import asyncio
 import itertools
 import os
+import threading
 
 import pytest
+from replica import descriptors, until
 
 from framelane.server.slots.audit import FOLLOWERS, AuditRefused, Job, JobState, Ledger, Step
+from framelane.server.slots.nameless import FileClosed
 from framelane.server.slots.spool import Spool, SpoolFull
 from framelane.server.slots.states import IllegalTransition
 from framelane.server.slots.uploads import Upload, UploadFailed
@@ -146,47 +149,80 @@ def test_clearing_forgets_all() -> None:
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_read_as_they_were_kept_in_memory_and_beyond() -> None:
+async def test_results_are_read_as_they_were_kept_in_memory_and_beyond() -> None:
     spool = Spool(1 << 20, in_memory=100)
     kept = [bytes([number]) * (number * 7) for number in range(30)]
     for number, data in enumerate(kept):
-        spool.append(data)
-        assert spool.read(number) == data
-    assert [spool.read(number) for number in range(len(spool))] == kept
+        await spool.append(data)
+        assert await spool.read(number, 1) == [data]
+    assert await spool.read(0, 1 << 20) == kept
+    assert await spool.read(3, 100) == kept[3:6]
     assert spool.size == sum(map(len, kept))
-    spool.close()
     with pytest.raises(IndexError):
-        spool.read(0)
+        await spool.read(30, 100)
+    spool.close()
+    for number in (0, 29):
+        with pytest.raises(IndexError):
+            await spool.read(number, 1)
     spool.close()
 
 
-def test_a_small_result_after_the_memory_was_full_stays_in_order() -> None:
+async def test_a_small_result_after_the_memory_was_full_stays_in_order() -> None:
     spool = Spool(1 << 20, in_memory=10)
     for data in (b"12345678", b"abcdefgh", b"x"):
-        spool.append(data)
-    assert [spool.read(number) for number in range(3)] == [b"12345678", b"abcdefgh", b"x"]
+        await spool.append(data)
+    assert await spool.read(0, 100) == [b"12345678", b"abcdefgh", b"x"]
     spool.close()
 
 
-def test_results_have_a_bound() -> None:
+async def test_results_have_a_bound() -> None:
     spool = Spool(100)
-    spool.append(bytes(100))
+    await spool.append(bytes(100))
     with pytest.raises(SpoolFull) as full:
-        spool.append(b"x")
+        await spool.append(b"x")
     assert full.value.code == "results_too_large"
     assert len(spool) == 1
+    spool.close()
 
 
-def test_a_full_disk_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(*_arguments: object) -> int:
         raise OSError(28, "No space left on device")
 
-    spool = Spool(1000, in_memory=0)
+    spool, upload = Spool(1000, in_memory=0), Upload(1000)
     monkeypatch.setattr("os.pwrite", no_space)
     with pytest.raises(SpoolFull, match="No space left") as full:
-        spool.append(b"x")
+        await spool.append(b"x")
     assert full.value.code == "no_space"
+    await upload.append(b"x")
+    with pytest.raises(UploadFailed, match="No space left") as failed:
+        await upload.flush()
+    assert failed.value.code == "no_space"
+    upload.release()
     spool.close()
+
+
+async def test_a_disk_that_makes_its_writers_wait_stops_nobody_else_and_keeps_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pwrite, blocked, written = os.pwrite, threading.Event(), []
+
+    def slow(fd: int, data: memoryview, at: int) -> int:
+        blocked.wait(20)
+        written.append(pwrite(fd, data, at))
+        return written[-1]
+
+    monkeypatch.setattr("os.pwrite", slow)
+    before = descriptors()
+    spool = Spool(1000, in_memory=0)
+    writing = asyncio.create_task(spool.append(b"1234"))
+    await until(lambda: descriptors() == before + 1)
+    writing.cancel()
+    spool.close()  # its job was cancelled meanwhile
+    assert descriptors() == before + 1  # nobody else may get its number while it is written to
+    blocked.set()
+    await until(lambda: descriptors() == before)
+    assert written == [4]
 
 
 # -- clips -----------------------------------------------------------------------------------------------------------
@@ -215,10 +251,12 @@ async def test_a_clip_that_grows_too_large_is_refused() -> None:
 
 async def test_a_clip_is_closed_by_the_last_who_holds_it() -> None:
     upload = Upload(1000)
+    await upload.append(b"x")
+    await upload.flush()
     upload.hold()
     upload.release()
     assert upload.fd > 0
     upload.release()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(FileClosed):
         assert upload.fd
     await asyncio.sleep(0)
