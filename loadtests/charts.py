@@ -109,8 +109,9 @@ def _lines(chart: LineChart) -> str:
     if not xs or not ys:
         return _svg(HEIGHT, chart.title, [_text(WIDTH / 2, HEIGHT / 2, "nothing was measured", "middle")])
     low = min(0.0, *ys) if chart.from_zero else min(ys)
+    top = max(ys) + 0.06 * (max(ys) - low)
     x_scale = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
-    y_scale = _Scale(low, max(ys) * 1.06 or 1.0, HEIGHT - _BOTTOM, _TOP)
+    y_scale = _Scale(low, top or 1.0, HEIGHT - _BOTTOM, _TOP)
     whole = all(x == int(x) for x in xs)
     parts = _y_axis(y_scale, chart.y_name) + _x_axis(x_scale, chart.x_name, _TOP, HEIGHT - _BOTTOM, whole)
     for limit in chart.limits:

@@ -228,24 +228,27 @@ def _objective(searched: Searched) -> str:
 
 
 def _verdict_rows(searched: Searched) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
-    columns = ["density", "plan for", "capacity", "collapse", "confirmed", "delivery", "95 %", "p50 ms", "PSS MiB"]
+    columns = ["density", "plan for", "capacity", "collapse", "confirmed", "delivery (95 %)", "p50 ms", "PSS MiB"]
     rows = []
     for verdict in searched.choice.verdicts:
         runs = [trial for trial in searched.runs(verdict.density, verdict.capacity) if not trial.void]
         found = merged(runs) if runs else None
-        span = interval([trial.delivery for trial in runs])
         row: list[Cell] = [str(verdict.density), verdict.comfortable, verdict.capacity, verdict.collapse]
-        row += [verdict.confirmed, f"{found.delivery:.2%}" if found else None]
-        row += [
-            f"{span.low:.2%} – {min(span.high, 1.0):.2%}" if len(runs) > 1 else None,
-            found.p50_ms if found else None,
-        ]
+        row += [verdict.confirmed, _delivery(runs), found.p50_ms if found else None]
         row.append(_mean(f.pss_mib or None for f in searched.of(verdict.density)))
         if searched.money:
             row += [searched.money.per_user_hour(users) for users in (verdict.capacity, verdict.comfortable)]
         rows.append(tuple(row))
-    columns += ["$/user-hour", "$/user-hour as planned"] if searched.money else []
+    columns += ["$/user-hour", "as planned"] if searched.money else []
     return tuple(columns), tuple(rows)
+
+
+def _delivery(runs: Sequence[Trial]) -> str | None:
+    """The median, and the mean's 95 % interval where there are several runs."""
+    if not runs:
+        return None
+    median, span = f"{merged(runs).delivery:.1%}", interval([trial.delivery for trial in runs])
+    return f"{median} ({max(span.low, 0.0):.1%} – {min(span.high, 1.0):.1%})" if len(runs) > 1 else median
 
 
 def _curves(searched: Searched) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import math
 import statistics
 import sys
 import tempfile
@@ -36,7 +37,8 @@ _SATURATED = 0.85
 _WIDEST = 100.0
 _EXPLAINED = (
     "Each row is one explanation: the band is the ratio to the baseline that it predicts, the line what was measured "
-    "(95 % interval), the dashed line no effect at all. An explanation survives only inside its band."
+    "(95 % interval), the dashed line no effect at all. An explanation survives (green) only inside its band; outside "
+    "of it, it is falsified (red)."
 )
 
 Rounds = dict[str, list[dict[str, Measurement]]]
@@ -203,7 +205,10 @@ def make_report(
         title="Sweep: what limits the server",
         facts=tools.machine_facts(),
         findings=tuple(said),
-        sections=tuple(_section(one, measured[one.name], results[one.name]) for one in experiments),
+        sections=(
+            *([_overview(experiments, results)] if len(experiments) > 1 else []),
+            *(_section(one, measured[one.name], results[one.name]) for one in experiments),
+        ),
         data={
             one.name: {"experiment": one, "rounds": measured[one.name], "results": results[one.name]}
             for one in experiments
@@ -233,6 +238,20 @@ def _warnings(name: str, rounds: Sequence[Mapping[str, Measurement]], failures: 
     return said
 
 
+def _overview(experiments: Sequence[Experiment], results: Mapping[str, Sequence[Result]]) -> Section:
+    """A row per experiment, a column per explanation: the measured ratio, in the colour of the verdict."""
+    names = list(dict.fromkeys(name for one in experiments for name in one.hypotheses))
+    tones: dict[str, Tone] = {}
+    rows = []
+    for experiment in experiments:
+        cells = {result.hypothesis: f"{result.value:.2f} × {result.verdict}" for result in results[experiment.name]}
+        tones |= {cells[result.hypothesis]: _TONES[str(result.verdict)] for result in results[experiment.name]}
+        rows.append((experiment.name, *(cells.get(name) for name in names)))
+    text = "What was measured where each explanation's variable was moved, as a ratio to the baseline."
+    table = Table(columns=("experiment", *names), rows=tuple(rows), tones=tones)
+    return Section(title="Overview", text=(text,), tables=(table,))
+
+
 def _section(experiment: Experiment, rounds: Sequence[Mapping[str, Measurement]], results: Sequence[Result]) -> Section:
     chart_rows = tuple(_row(result) for result in results)
     chart = IntervalChart(title="Predicted and measured", x_name="ratio to the baseline", rows=chart_rows, mark=1.0)
@@ -242,9 +261,21 @@ def _section(experiment: Experiment, rounds: Sequence[Mapping[str, Measurement]]
     return Section(
         title=experiment.name,
         text=tuple(line for line in text if line),
-        charts=(chart,),
+        charts=(chart, _throughputs(experiment, rounds)),
         tables=(_result_table(experiment, results), _measurement_table(rounds)),
     )
+
+
+def _throughputs(experiment: Experiment, rounds: Sequence[Mapping[str, Measurement]]) -> IntervalChart:
+    """Every configuration's median, from its worst round to its best; ``mark`` is the baseline's."""
+    found = {name: [one[name].throughput for one in rounds if name in one] for name in ("", *experiment.configurations)}
+    rows = tuple(
+        Row(name=name or "baseline", value=statistics.median(values), low=min(values), high=max(values))
+        for name, values in found.items()
+        if values
+    ) or (Row(name="baseline", value=math.nan, low=math.nan, high=math.nan),)
+    mark = rows[0].value if found[""] else None
+    return IntervalChart(title="Throughput of each configuration", x_name="results per second", rows=rows, mark=mark)
 
 
 def _row(result: Result) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -47,9 +48,16 @@ def machine_facts() -> dict[str, Any]:
     from framelane.loadtests.bench import machine
 
     facts = machine()
+    version = importlib.metadata.version("framelane")
     load = facts["load_average"][0]
     names = {"time": facts["time"], "cpu": facts["cpu"], "cores": facts["cores"], "python": facts["python"]}
-    return {**names, "kernel": facts["kernel"], "load before": f"{load:.2f}", "command": " ".join(sys.argv[1:])}
+    return {
+        **names,
+        "framelane": version,
+        "kernel": facts["kernel"],
+        "load before": f"{load:.2f}",
+        "command": " ".join(sys.argv[1:]),
+    }
 
 
 class Steps:

@@ -258,6 +258,7 @@ def test_command_writes_a_report_and_exits_with_0_when_one_explanation_is_left(t
     monkeypatch.setattr(sweep_command, "RealRunner", lambda folder, seconds: Arithmetic(says="Slots are full."))
     done = CliRunner().invoke(sweep_command.main, ["planted", "-o", str(tmp_path)])
     assert done.exit_code == 0, done.output
+    assert '<td class="good">2' in (tmp_path / "sweep.html").read_text()
     assert "slow-device: the server says of itself: Slots are full." in done.output
     assert (tmp_path / "sweep.csv").read_text().count("\n") == 36
     assert "SIMULATED" in done.output
