@@ -49,7 +49,7 @@ class NoSlotLeft(FramelaneError):
 class Run:
     """One cell of one model in flight for a task."""
 
-    __slots__ = ("cell", "deadline", "epoch", "model", "position", "request", "suspicions", "task")
+    __slots__ = ("cell", "deadline", "epoch", "model", "position", "ran_s", "request", "suspicions", "task")
 
     def __init__(self, request: int, task: Any, position: int, model: int, cell: int, deadline: float) -> None:
         self.request = request
@@ -60,6 +60,7 @@ class Run:
         self.deadline = deadline
         self.epoch = 0
         self.suspicions = 0
+        self.ran_s = 0.0
 
 
 Finished = list[tuple[Run, Exception | None]]
@@ -164,6 +165,7 @@ class Links:
         for message in messages:
             run = link.runs.pop(message.request)
             if message.status == Outcome.OK:
+                run.ran_s = message.f0
                 link.run_s += (message.f0 - link.run_s) * _RUN_WEIGHT
                 finished.append((run, None))
             elif message.status == Outcome.MOVED:

@@ -9,7 +9,9 @@ is the same struct, so that one ``recv`` may carry many and a reader needs no fr
     CANCEL  gateway → worker   request: its client has left
     CANCEL  worker → slot      request: if it still waits, answer EXPIRED instead of running it
     DONE    worker → gateway   request, cell, status (a Fate), length (packet bytes), state (bytes), f0 preprocess
-                               seconds, f1 inference seconds, t0 when it was finished; model = 1: it ended slots
+                               seconds, f1 inference seconds, t0 when it was finished; model = 1: it ended slots;
+                               and of a result t1 when the worker began, epoch and generation: microseconds of f1 that
+                               models ran, and of f0 after the last of them
     RUN     worker → slot      request, cell, model, epoch, status (1: run it alone), t1 deadline
     RAN     slot → worker      request, cell, status (an Outcome), f0 run seconds, f1 seconds waited in the slot
     PEER    gateway → both     cell = peer's id, generation = its incarnation, length = its progress page; descriptors:
@@ -33,7 +35,6 @@ import array
 import functools
 import socket
 import struct
-import time
 from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
@@ -142,12 +143,38 @@ def pack_frame(  # noqa: PLR0913, PLR0917 - one argument per field of the struct
     return _pack(Kind.FRAME, 0, flavour, 0, cell, request, seq, 0, 0, length, state, received, deadline, f0, 0.0)
 
 
-def pack_done(
-    request: int, cell: int, fate: int, length: int, state: int, preprocess: float, inference: float, fatal: bool
+def pack_done(  # noqa: PLR0913, PLR0917 - one argument per field of the struct
+    request: int,
+    cell: int,
+    fate: int,
+    length: int,
+    state: int,
+    preprocess: float,
+    inference: float,
+    fatal: bool,
+    finished: float,
+    began: float = 0.0,
+    ran_us: int = 0,
+    post_us: int = 0,
 ) -> bytes:
-    """A DONE, finished now."""
-    finished = time.monotonic()
-    return _pack(Kind.DONE, fate, 0, fatal, cell, request, 0, 0, 0, length, state, finished, 0.0, preprocess, inference)
+    """A DONE."""
+    return _pack(
+        Kind.DONE,
+        fate,
+        0,
+        fatal,
+        cell,
+        request,
+        0,
+        ran_us,
+        post_us,
+        length,
+        state,
+        finished,
+        began,
+        preprocess,
+        inference,
+    )
 
 
 def pack_run(request: int, cell: int, model: int, epoch: int, alone: bool, deadline: float) -> bytes:

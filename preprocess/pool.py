@@ -107,6 +107,8 @@ class Done(NamedTuple):
     """The frame ended its worker, or two slots."""
     lost: bool = False
     """Its worker died while it held the frame."""
+    report: Message | None = None
+    """What its worker said of a result: when it began and finished, and where the time went (``messages.py``)."""
 
 
 class Worker:
@@ -290,7 +292,8 @@ class Pool:
             if not worker.audit:
                 taken = message.t0 - job.submitted
                 self.estimate_s += (taken - self.estimate_s) * (_ESTIMATE_WEIGHT if self.estimate_s else 1.0)
-            self._tell(worker, Done(message.request, job, fate, data, state, "", message.f0, message.f1))
+            done = Done(message.request, job, fate, data, state, "", message.f0, message.f1, report=message)
+            self._tell(worker, done)
         else:
             text = data.decode("utf-8", "replace")
             fatal = bool(message.model)

@@ -66,6 +66,7 @@ class Task:
     """One frame in work."""
 
     __slots__ = (
+        "began",
         "call_started",
         "cancelled",
         "inference",
@@ -73,12 +74,14 @@ class Task:
         "message",
         "outputs",
         "outstanding",
+        "ran",
         "steps",
         "worked",
     )
 
-    def __init__(self, message: Message, steps: Coroutine[Call, list[Outputs], Any], lane: Lane) -> None:
+    def __init__(self, message: Message, steps: Coroutine[Call, list[Outputs], Any], lane: Lane, began: float) -> None:
         self.message = message
+        self.began = began
         self.steps = steps
         self.lane = lane
         self.outputs: list[Any] = []
@@ -86,6 +89,7 @@ class Task:
         self.cancelled = False
         self.worked = 0.0
         self.inference = 0.0
+        self.ran = 0.0
         self.call_started = 0.0
 
 
@@ -186,7 +190,7 @@ class Worker:
             return
         frame = Frame(self._cells.frame(message.cell, message.length), message.seq, self._decoder)
         lane = Lane(bytes(self._cells.state(message.cell, message.state)))
-        task = Task(message, self._pipeline.run(frame, lane), lane)
+        task = Task(message, self._pipeline.run(frame, lane), lane, started)
         self._tasks[message.request] = task
         self._advance(task, None, started)
 
@@ -243,6 +247,7 @@ class Worker:
                 except ModelFailed as failure:
                     task.outputs[run.position] = failure
             if task.outstanding == 0:
+                task.ran += run.ran_s  # of the call's last item: the others ran beside it, or before, while it waited
                 self._resume(task)
 
     def _resume(self, task: Task) -> None:
@@ -296,7 +301,22 @@ class Worker:
         self._cells.packet(message.cell, len(packet))[:] = packet
         self._cells.state(message.cell, len(state))[:] = state
         del self._tasks[message.request]
-        self._report(message, Fate.OK, len(packet), len(state), worked, task.inference)
+        self._account(task, len(packet), len(state), started)
+
+    def _account(self, task: Task, packet: int, state: int, resumed: float) -> None:
+        """Report a result, and count where its frame's time went."""
+        message, finished = task.message, time.monotonic()
+        last = finished - resumed
+        before, after = (task.worked, last) if task.inference else (last, 0.0)
+        ran = min(task.ran, task.inference)
+        waited = max(0.0, task.began - message.t0 - message.f0)
+        self._progress.stages.answered(waited, before, task.inference - ran, ran, after)
+        self._gateway.send(
+            pack_done(
+                message.request, message.cell, Fate.OK, packet, state, before + after, task.inference, False,
+                finished, task.began, int(ran * 1e6), int(after * 1e6),
+            )
+        )  # fmt: skip
 
     def _end(self, task: Task, fate: Fate, text: str = "", fatal: bool = False) -> None:
         """End a frame without a result; ``fatal`` says that it ended slots."""
@@ -305,19 +325,22 @@ class Worker:
             task.steps.close()
         data = text.encode(errors="replace")[: self._config.packet_bytes]
         self._cells.packet(task.message.cell, len(data))[:] = data
-        self._report(task.message, fate, len(data), 0, task.worked, task.inference, fatal)
+        self._report(task.message, fate, len(data), task.worked, task.inference, fatal)
 
     def _report(
         self,
         message: Message,
         fate: Fate,
         length: int = 0,
-        state: int = 0,
         worked: float = 0.0,
         inference: float = 0.0,
         fatal: bool = False,
     ) -> None:
-        self._gateway.send(pack_done(message.request, message.cell, fate, length, state, worked, inference, fatal))
+        """Report a frame that has no result."""
+        finished = time.monotonic()
+        self._gateway.send(
+            pack_done(message.request, message.cell, fate, length, 0, worked, inference, fatal, finished)
+        )
 
     def _port(self, model: Any) -> SlabPort:
         port = SlabPort(self._groups, self._slab, len(self._ports), model.name)

@@ -35,12 +35,15 @@ from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
 from .doors.bounded_http import BoundedHttpProtocol
+from .doors.ops import OpsDoor
 from .doors.partial import PartialMessages
 from .doors.routes import Doors
 from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .ops.lag import LoopLag
+from .ops.pressure import Facts
+from .ops.watch import Watch, Watched
 from .plan import Plan
 from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
@@ -84,6 +87,7 @@ class Replica:
         self._slots: Supervisor | None = None
         self._exchange: Exchange | None = None
         self._auditor: Auditor | None = None
+        self._watch: Watch | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then drain.
@@ -94,11 +98,12 @@ class Replica:
         self._install_signals()
         pool, slots, exchange = await self._build()
         auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
+        watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores)
         sockets = self._listen()
-        server = _Server(self._uvicorn_config(self._doors(exchange, auditor)))
+        server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch)))
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
-        ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, server))
+        ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, watch, server))
         pool.keeper.on_fatal = slots.keeper.on_fatal = self._give_up
         try:
             await self._start(pool, slots, exchange, sockets[-1])
@@ -183,10 +188,10 @@ class Replica:
             retention_s=settings.audit_retention,
         )
 
-    def _doors(self, exchange: Exchange, auditor: Auditor) -> Doors:
+    def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch) -> Doors:
         audit = AuditDoor(auditor, self, exchange.limits)
         admin = AdminDoor(self, self._settings.admin_token)
-        return Doors(exchange, self, [*audit.routes(), *admin.routes()])
+        return Doors(exchange, self, [*audit.routes(), *admin.routes(), *OpsDoor(watch).routes()])
 
     def _limits(self, stateful: bool) -> Limits:
         settings = self._settings
@@ -269,7 +274,13 @@ class Replica:
         log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
 
     async def _tick(
-        self, pool: Pool, slots: Supervisor, exchange: Exchange, auditor: Auditor, server: uvicorn.Server
+        self,
+        pool: Pool,
+        slots: Supervisor,
+        exchange: Exchange,
+        auditor: Auditor,
+        watch: Watch,
+        server: uvicorn.Server,
     ) -> None:
         largest = max_message_bytes(self._settings.max_frame_bytes)
         partial = PartialMessages(self._settings.mailbox_bytes, largest, exchange.accounts)
@@ -283,6 +294,7 @@ class Replica:
             pool.check(now)
             slots.check(now)
             auditor.check_time(now)
+            watch.turn()
 
     def _give_up(self, error: StartFailed) -> None:
         self._fatal = error
@@ -364,6 +376,29 @@ class Replica:
             reasons.append("no frame has gone all the way through yet")
         return reasons
 
+    def processes(self) -> list[Watched]:
+        """Every process that lives now; see ``ops.watch.Watchable``."""
+        found = [Watched("gateway", "gateway", os.getpid(), "active")]
+        for worker in self._pool.workers.values() if self._pool else ():
+            child, kind = worker.child, "audit" if worker.audit else "worker"
+            found.append(Watched(kind, child.name, child.pid, worker.state, child.progress, len(worker.jobs)))
+        for slot in self._slots.slots.values() if self._slots else ():
+            child = slot.child
+            waiting = child.progress.load()
+            found.append(Watched("slot", child.name, child.pid, slot.state.value, child.progress, waiting))
+        return found
+
+    def facts(self) -> Facts:
+        """See ``ops.watch.Watchable``."""
+        active, simulation = self._slots.active if self._slots else (), self._plan.device.simulation
+        return Facts(
+            device=self.device_used,
+            on_cores=all(slot.shares_cores for slot in active),
+            shared_device=simulation is not None and simulation.serial,
+            max_clients=self._settings.max_clients,
+            client_fps=self._settings.client_fps,
+        )
+
     def status(self) -> dict[str, Any]:
         """What ``/v1/status`` says about processes and device."""
         pool, slots = self._pool, self._slots
@@ -390,6 +425,7 @@ class Replica:
                 "slots": slots.keeper.restarts if slots else 0,
             },
             "promotions": slots.promotions if slots else 0,
+            "diagnosis": self._watch.diagnosis() if self._watch else None,
             "loop_lag": self._lag.record(),
             "tasks": len(asyncio.all_tasks()),
             "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},

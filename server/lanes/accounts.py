@@ -11,7 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-AGE_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0)
+from framelane.preprocess.stages import EDGES_S
+
+_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)  # the preferred numbers R10 of ISO 3
+AGE_BUCKETS_S = (*(round(step * 10.0**power, 8) for power in range(-3, 1) for step in _STEPS), 10.0)
 
 
 class Accounts:
@@ -29,23 +32,31 @@ class Accounts:
         turned_away: connections that did not, by ``protocol.Refusal``.
         cut: connections that the server ended, by reason.
         ages: results by seconds since their frame was received, in the buckets of ``AGE_BUCKETS_S`` and one above.
+        queues: frames by seconds in their mailbox, in the buckets of ``stages.EDGES_S`` and one above.
+        handovers: results by seconds since their worker finished them, likewise.
+        bytes_in, bytes_out: of frames, and of packets that transports have accepted.
+        told: packets that were no results: `ready`, `dropped`, `pace` …
     """
 
     __slots__ = (
         "age_s",
         "ages",
+        "bytes_in",
+        "bytes_out",
         "connected",
         "cut",
         "delivered",
         "dropped",
-        "inference_s",
+        "handover_s",
+        "handovers",
         "left",
         "notices_shed",
-        "preprocess_s",
         "queue_s",
+        "queues",
         "received",
         "refused",
         "slow_reader",
+        "told",
         "turned_away",
     )
 
@@ -62,16 +73,20 @@ class Accounts:
         self.cut: Counter[str] = Counter()
         self.ages = [0] * (len(AGE_BUCKETS_S) + 1)
         self.age_s = 0.0
+        self.queues = [0] * (len(EDGES_S) + 1)
         self.queue_s = 0.0
-        self.preprocess_s = 0.0
-        self.inference_s = 0.0
+        self.handovers = [0] * (len(EDGES_S) + 1)
+        self.handover_s = 0.0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.told = 0
 
-    def answered(self, age_s: float, preprocess_s: float, inference_s: float) -> None:
+    def answered(self, age_s: float, handover_s: float) -> None:
         """Enter the times of a result that came within its deadline."""
         self.ages[bisect_left(AGE_BUCKETS_S, age_s)] += 1
         self.age_s += age_s
-        self.preprocess_s += preprocess_s
-        self.inference_s += inference_s
+        self.handovers[bisect_left(EDGES_S, handover_s)] += 1
+        self.handover_s += handover_s
 
     @property
     def inside(self) -> int:

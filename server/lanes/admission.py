@@ -31,15 +31,17 @@ class Admission:
 
     Attributes:
         admitted: clients that have a place.
+        taken: places given so far.
         reserved_fps: what they have reserved together.
     """
 
-    __slots__ = ("_held", "_limits", "admitted", "reserved_fps")
+    __slots__ = ("_held", "_limits", "admitted", "reserved_fps", "taken")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._held: dict[str, float] = {}  # ticket → until when a lost client may come back to its place
         self.admitted = 0
+        self.taken = 0
         self.reserved_fps = 0.0
 
     def check(self, hello: Hello, draining: bool) -> None:
@@ -73,6 +75,7 @@ class Admission:
         lane.reserved_fps = self._limits.client_fps
         self.reserved_fps += lane.reserved_fps
         self.admitted += 1
+        self.taken += 1
 
     def give_back(self, lane: Lane, now: float, *, lost: bool) -> None:
         """The client has gone. If its connection was only `lost`, its place is held for a while."""

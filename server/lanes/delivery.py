@@ -73,8 +73,12 @@ class Delivery:
         if lane.outbox:
             self._queue(lane, packet, deadline, control)
         elif lane.writer.write(packet):
+            accounts = self._accounts
+            accounts.bytes_out += len(packet)
             if deadline is not None:
-                self._accounts.delivered += 1
+                accounts.delivered += 1
+            else:
+                accounts.told += 1
         else:
             lane.outbox.append((packet, deadline))
             lane.outbox_bytes = len(packet)
@@ -90,8 +94,8 @@ class Delivery:
         if not lane.outbox:
             return  # the lane was closed meanwhile
         outbox, now = lane.outbox, self._clock()
-        if self._leave_outbox(lane) is not None:
-            self._accounts.delivered += 1
+        self._accepted(*outbox[0])
+        self._leave_outbox(lane)
         lane.blocked_since = now
         while outbox:
             packet, deadline = outbox[0]
@@ -99,11 +103,23 @@ class Delivery:
                 self._accounts.slow_reader += 1
             elif not lane.writer.write(packet):
                 return
-            elif deadline is not None:
-                self._accounts.delivered += 1
+            else:
+                self._accepted(packet, deadline)
             self._leave_outbox(lane)
         lane.blocked_since = None
         self._blocked.discard(lane)
+
+    def _accepted(self, packet: bytes, deadline: float | None) -> None:
+        self._accounts.bytes_out += len(packet)
+        if deadline is not None:
+            self._accounts.delivered += 1
+        else:
+            self._accounts.told += 1
+
+    @property
+    def blocked(self) -> int:
+        """How many clients have not read what was last written to them."""
+        return len(self._blocked)
 
     def cut_stalled(self, now: float) -> None:
         """Cut every client that has taken nothing for ``stall_s``. Call it now and then."""
@@ -124,7 +140,6 @@ class Delivery:
         else:
             self._accounts.notices_shed += 1
 
-    def _leave_outbox(self, lane: Lane) -> float | None:
-        packet, deadline = lane.outbox.popleft()
+    def _leave_outbox(self, lane: Lane) -> None:
+        packet, _deadline = lane.outbox.popleft()
         lane.outbox_bytes -= len(packet)
-        return deadline

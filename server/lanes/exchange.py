@@ -14,12 +14,14 @@ nothing, whoever may have connected since.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 
 from msgspec import UNSET
 
 from framelane.preprocess.messages import Fate
 from framelane.preprocess.pool import Done, Job
+from framelane.preprocess.stages import EDGES_S
 from framelane.server.errors import BadMessage
 from framelane.server.protocol import Close, Cut, Drain, Drop, Dropped, Error, Fault, Hello
 
@@ -147,10 +149,11 @@ class Exchange:
         lane.last_seq = seq
         lane.frames += 1
         self.accounts.received += 1
+        size = len(data)
+        self.accounts.bytes_in += size
         if self.draining or not lane.admitted:
             self._drop(lane, seq, Drop.DRAINING if self.draining else Drop.NOT_ADMITTED)
             return True
-        size = len(data)
         if not 0 < size <= self.limits.max_frame_bytes:
             self._drop(lane, seq, Drop.INVALID, _size_message(size, self.limits.max_frame_bytes))
             return True
@@ -232,7 +235,9 @@ class Exchange:
             self._drop(lane, job.seq, Drop.FAILED)
             return
         self._in_flight += 1
-        self.accounts.queue_s += now - job.received
+        waited, accounts = now - job.received, self.accounts
+        accounts.queues[bisect_left(EDGES_S, waited)] += 1
+        accounts.queue_s += waited
         lane.requests.add(request)
         if lane.parallel > 1:
             order.started(lane, request)
@@ -271,7 +276,8 @@ class Exchange:
         if now > job.deadline:
             self._drop(lane, job.seq, Drop.EXPIRED)
             return
-        self.accounts.answered(now - job.received, done.preprocess_s, done.inference_s)
+        report = done.report
+        self.accounts.answered(now - job.received, now - report.t0 if report else 0.0)
         self.delivery.deliver(lane, done.packet, job.deadline)
 
     def _drop(self, lane: Lane, seq: int, reason: Drop, message: str = "") -> None:

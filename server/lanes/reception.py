@@ -65,6 +65,11 @@ class Reception:
         self.interval_ms = limits.interval_ms
 
     @property
+    def senders(self) -> int:
+        """How many clients that have a place have sent frames lately."""
+        return self._senders
+
+    @property
     def held_back(self) -> bool:
         """Whether clients wait, or are asked to send less than they might."""
         return self.room.present > 0 or self.interval_ms > self._limits.interval_ms

@@ -22,6 +22,10 @@ class LoopLag:
         self._counts[bisect_left(EDGES_S, seconds)] += 1
         self._sum_s += max(0.0, seconds)
 
+    def counts(self) -> tuple[int, ...]:
+        """Timers by lag, in the buckets of ``EDGES_S`` and one above."""
+        return tuple(self._counts)
+
     def record(self) -> dict[str, object]:
         """``buckets``: timers that were no later than so many seconds, in Prometheus' manner; ``sum_s`` over all."""
         edges = [*(f"{edge:g}" for edge in EDGES_S), "+Inf"]

@@ -46,9 +46,6 @@ class AccountsCollector(Collector):
         yield _gauge("pace_seconds", "Interval that clients are asked to keep", exchange.reception.interval_ms / 1000)
         yield _gauge("inflight_limit", "Frames that may be in work at once", exchange.work_limit)
         yield _gauge("mailbox_bytes", "Bytes of frames that wait", exchange.waiting_bytes)
-        yield _count("queue_seconds", "Seconds that frames waited before a worker took them", accounts.queue_s)
-        yield _count("preprocess_seconds", "Seconds of workers per answered frame, summed", accounts.preprocess_s)
-        yield _count("inference_seconds", "Seconds of waiting for slots, summed", accounts.inference_s)
         yield _ages(accounts)
 
 

@@ -229,6 +229,7 @@ class Slot:
             self._run_failed(due, error)
         else:
             self._progress.finish(len(due))
+            self._progress.stages.ran(len(due))
             self._answer_all(due, started)
 
     def _run_session(self, batch: list[Request]) -> None:

@@ -96,10 +96,10 @@ def test_positional_and_named_packing_of_a_frame_agree(
 def test_positional_and_named_packing_of_the_other_kinds_agree(
     request: int, cell: int, number: int, seconds: float
 ) -> None:
-    done = one(pack_done(request, cell, Fate.LEFT, number, number, 0.25, 0.5, True))
+    done = one(pack_done(request, cell, Fate.LEFT, number, number, 0.25, 0.5, True, seconds, 1.5, number, 2))
     assert done == ZERO._replace(
         kind=Kind.DONE, status=Fate.LEFT, model=1, cell=cell, request=request, length=number, state=number, f0=0.25,
-        f1=0.5, t0=done.t0,
+        f1=0.5, t0=seconds, t1=1.5, epoch=number, generation=2,
     )  # fmt: skip
     assert pack_run(request, cell, number, number, True, seconds) == pack(
         Kind.RUN, request=request, cell=cell, model=number, epoch=number, status=1, t1=seconds

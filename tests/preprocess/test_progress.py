@@ -16,7 +16,8 @@ def test_every_field_says_what_its_writer_did() -> None:
     page.awake(10.0)
     page.start(2**40 + 5, 10.5)
     page.wait(3)
-    assert page.read() == Progress(1, 2**40 + 5, 10.5, 0.0, 3, 0)
+    assert page.read() == Progress(1, 2**40 + 5, 10.5, 0.0, 3, 0, 10.0)
+    assert page.read().busy_at(11.5) == 1.5
     page.finish(2)
     page.asleep(12.0)
     assert page.read() == Progress(1, 0, 10.5, 2.0, 3, 2)
@@ -44,10 +45,20 @@ def test_pages_are_apart() -> None:
     assert [page.read().waiting for page in pages] == [10, 11, 0, 13]
 
 
-def test_a_page_that_another_process_takes_over_starts_from_nothing() -> None:
-    page = ProgressPage(memoryview(bytearray(b"\xff" * PAGE_BYTES)), 0)
+def test_a_page_that_another_process_takes_over_goes_on_counting_and_forgets_the_rest() -> None:
+    page = ProgressPage(memoryview(bytearray(PAGE_BYTES)), 0)
+    page.turn()
+    page.awake(1.0)
+    page.asleep(3.0)
+    page.awake(4.0)
+    page.start(77, 4.0)
+    page.finish()
+    page.start(78, 5.0)
+    page.wait(2)
+    page.stages.ran(4)
     page.clear()
-    assert page.read() == Progress(0, 0, 0.0, 0.0, 0, 0)
+    assert page.read() == Progress(0, 0, 0.0, 2.0, 0, 1)
+    assert page.stages.batches().sum == 4
 
 
 def test_another_mapping_reads_what_was_written() -> None:
