@@ -191,7 +191,7 @@ class Replica:
     def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch) -> Doors:
         audit = AuditDoor(auditor, self, exchange.limits)
         admin = AdminDoor(self, self._settings.admin_token)
-        return Doors(exchange, self, [*audit.routes(), *admin.routes(), *OpsDoor(watch).routes()])
+        return Doors(exchange, self, [*audit.routes(), *admin.routes(), *OpsDoor(watch).routes()], watch)
 
     def _limits(self, stateful: bool) -> Limits:
         settings = self._settings
@@ -381,7 +381,8 @@ class Replica:
         found = [Watched("gateway", "gateway", os.getpid(), "active")]
         for worker in self._pool.workers.values() if self._pool else ():
             child, kind = worker.child, "audit" if worker.audit else "worker"
-            found.append(Watched(kind, child.name, child.pid, worker.state, child.progress, len(worker.jobs)))
+            frames, credits = len(worker.jobs), self._plan.credits if worker.serving else 0
+            found.append(Watched(kind, child.name, child.pid, worker.state, child.progress, frames, credits))
         for slot in self._slots.slots.values() if self._slots else ():
             child = slot.child
             waiting = child.progress.load()

@@ -32,6 +32,7 @@ from framelane.server.errors import Refused
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
 from framelane.server.ops.metrics import render
+from framelane.server.ops.watch import Watch
 from framelane.server.protocol import Drop, Hello, Refusal
 
 from .answers import answer, json_answer
@@ -72,12 +73,16 @@ class HttpDoor:
         exchange: where the frames of /v1/infer go.
         provider: readiness and status.
         further: routes of other doors.
+        watch: looks at the replica, for /metrics.
     """
 
-    def __init__(self, exchange: Exchange, provider: Provider, further: Sequence[BaseRoute] = ()) -> None:
+    def __init__(
+        self, exchange: Exchange, provider: Provider, further: Sequence[BaseRoute] = (), watch: Watch | None = None
+    ) -> None:
         self._exchange = exchange
         self._provider = provider
         self._further = further
+        self._watch = watch
         self._reading = 0  # bytes of bodies that have come so far; they share the budget's size with the mailboxes
 
     def app(self) -> Starlette:
@@ -116,9 +121,8 @@ class HttpDoor:
 
     async def metrics(self, _request: Request) -> Response:
         """All counters."""
-        return Response(
-            render(self._exchange, self._provider.status()), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        text = render(self._exchange, self._provider.status(), self._watch)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def status(self, _request: Request) -> Response:
         """What runs here, and how many clients it serves."""

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from framelane.server.lanes.exchange import Exchange
+from framelane.server.ops.watch import Watch
 from framelane.server.protocol import SOCKETIO_PATH, WEBSOCKET_PATH
 
 from .http import HttpDoor, Provider
@@ -23,10 +24,13 @@ class Doors:
         exchange: where clients and frames go.
         provider: readiness and status of the rest of the server.
         further: routes of long jobs and operators.
+        watch: looks at the replica, for /metrics.
     """
 
-    def __init__(self, exchange: Exchange, provider: Provider, further: Sequence[BaseRoute] = ()) -> None:
-        self.http = HttpDoor(exchange, provider, further)
+    def __init__(
+        self, exchange: Exchange, provider: Provider, further: Sequence[BaseRoute] = (), watch: Watch | None = None
+    ) -> None:
+        self.http = HttpDoor(exchange, provider, further, watch)
         self.socketio = SocketIODoor(exchange)
         self.websocket = WebSocketDoor(exchange)
         self._pages: Any = self.http.app()

@@ -17,6 +17,8 @@ from framelane.server.lanes.exchange import Exchange
 from framelane.server.protocol import Cut, Drop, Fault, Refusal
 
 from .processes import ProcessCollector
+from .resources import ResourceCollector
+from .watch import Watch
 
 
 class AccountsCollector(Collector):
@@ -39,7 +41,13 @@ class AccountsCollector(Collector):
         yield _count("connections", "Connections that became a lane", accounts.connected)
         yield _table("connections_refused", "Connections turned away", "code", Refusal, accounts.turned_away)
         yield _table("connections_cut", "Connections ended by the server", "reason", Cut, accounts.cut)
+        yield _count("received_bytes", "Bytes of frames that came", accounts.bytes_in)
+        yield _count("sent_bytes", "Bytes of packets that transports have accepted", accounts.bytes_out)
+        yield _count("notices_delivered", "Packets to clients that were no results", accounts.told)
+        yield _count("admissions", "Places given to clients", exchange.reception.admission.taken)
+        yield _gauge("clients_admitted", "Clients that have a place", exchange.reception.admission.admitted)
         yield _gauge("lanes", "Clients that are connected", len(exchange.delivery.lanes))
+        yield _gauge("lanes_unread", "Clients that have not read what was last sent", exchange.delivery.blocked)
         yield _gauge("lanes_waiting", "Clients that wait for a place", exchange.reception.room.present)
         if math.isfinite(exchange.capacity.rate):
             yield _gauge("capacity_fps", "Frames per second that can be sustained, as measured", exchange.capacity.rate)
@@ -49,11 +57,19 @@ class AccountsCollector(Collector):
         yield _ages(accounts)
 
 
-def render(exchange: Exchange, status: Mapping[str, Any]) -> bytes:
-    """The text of /metrics, in Prometheus' exposition format 0.0.4; ``status`` is what /v1/status says."""
+def render(exchange: Exchange, status: Mapping[str, Any], watch: Watch | None = None) -> bytes:
+    """The text of /metrics, in Prometheus' exposition format 0.0.4.
+
+    Args:
+        exchange: the lanes.
+        status: what /v1/status says.
+        watch: looks at the processes, where there are some.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AccountsCollector(exchange))
     registry.register(ProcessCollector(status))
+    if watch is not None:
+        registry.register(ResourceCollector(watch, status))
     return generate_latest(registry)
 
 

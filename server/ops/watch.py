@@ -38,7 +38,10 @@ COLUMNS = ("at", "clients", "waiting", "received_per_s", "goodput_per_s", "deliv
 
 
 class Watched(NamedTuple):
-    """One process of the replica as it is now. ``kind``: "gateway", "worker", "slot" or "audit" (of long jobs)."""
+    """One process of the replica as it is now, with the frames that it holds, and may hold.
+
+    ``kind``: "gateway", "worker", "slot" or "audit" (of long jobs).
+    """
 
     kind: str
     id: str
@@ -46,6 +49,7 @@ class Watched(NamedTuple):
     state: str
     page: ProgressPage | None = None
     frames: int = 0
+    credits: int = 0
 
 
 class Watchable(Protocol):
@@ -192,6 +196,10 @@ class Watch:
                 self._rows.append(row)
                 return row
         return None
+
+    def processes(self) -> list[Watched]:
+        """All processes that live now."""
+        return self._replica.processes()
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
