@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.resources
 import logging
 import os
+import resource
 import signal
 import socket
 import time
@@ -27,6 +28,7 @@ from framelane.models.registry import Registry
 from framelane.preprocess.children import StartFailed
 from framelane.preprocess.clip_reader import ClipLimits
 from framelane.preprocess.headers import Limits as ImageLimits
+from framelane.preprocess.logs import ALWAYS
 from framelane.preprocess.memory import Memory, ModelCells
 from framelane.preprocess.pool import Pool, PoolConfig, describe_pipeline
 from framelane.preprocess.progress import PAGE_BYTES
@@ -35,6 +37,7 @@ from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
 from .doors.bounded_http import BoundedHttpProtocol
+from .doors.entrance import Entrance, names, open_door, tls_options
 from .doors.ops import OpsDoor
 from .doors.partial import PartialMessages
 from .doors.routes import Doors
@@ -64,6 +67,7 @@ _CLOSE_S = 0.5
 _DRAIN_FIRST_MS = 500
 _DRAIN_SPREAD_MS = 5000
 _MOST_PARALLEL = 4
+_DESCRIPTORS = 65_536
 
 
 class Replica:
@@ -88,6 +92,7 @@ class Replica:
         self._exchange: Exchange | None = None
         self._auditor: Auditor | None = None
         self._watch: Watch | None = None
+        self._entrance = Entrance(settings)
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then drain.
@@ -96,11 +101,14 @@ class Replica:
             FramelaneError: the replica could not start; nothing of it is left.
         """
         self._install_signals()
+        self._warn()
+        _raise_descriptor_limit()
+        tls = tls_options(self._settings)
         pool, slots, exchange = await self._build()
         auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
         watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores)
         sockets = self._listen()
-        server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch)))
+        server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch), tls))
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, watch, server))
@@ -148,7 +156,8 @@ class Replica:
             self._pages,
         )
         self._pool = Pool(self._pool_config(cells), self._pages, self._slots)
-        self._exchange = Exchange(self._pool, self._limits(described["stateful"]), time.monotonic, capacity=0.0)
+        limits = self._limits(described["stateful"])
+        self._exchange = Exchange(self._pool, limits, time.monotonic, 0.0, self._entrance.passes)
         return self._pool, self._slots, self._exchange
 
     def _pool_config(self, cells: list[ModelCells]) -> PoolConfig:
@@ -189,9 +198,10 @@ class Replica:
         )
 
     def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch) -> Doors:
-        audit = AuditDoor(auditor, self, exchange.limits)
+        audit = AuditDoor(auditor, self, exchange.limits, exchange.passes)
         admin = AdminDoor(self, self._settings.admin_token)
-        return Doors(exchange, self, [*audit.routes(), *admin.routes(), *OpsDoor(watch).routes()], watch)
+        further = [*audit.routes(), *admin.routes(), *OpsDoor(watch).routes()]
+        return Doors(exchange, self, further, watch, self._entrance.gate(exchange.accounts))
 
     def _limits(self, stateful: bool) -> Limits:
         settings = self._settings
@@ -206,7 +216,13 @@ class Replica:
             client_fps=settings.client_fps,
             waiting_room=settings.waiting_room,
             grace_s=settings.grace,
-            allowed_origins=tuple(origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",")),
+            allowed_origins=names(settings.allowed_origins),
+            without_origin=settings.without_origin != "refuse",
+            allowed_hosts=tuple(name.lower() for name in names(settings.allowed_hosts)),
+            frames_per_s=settings.frame_limit,
+            bytes_per_s=settings.byte_limit,
+            idle_s=settings.idle_limit,
+            hello_timeout_s=settings.handshake_limit,
             fairness=settings.fairness,
             queue_depth=settings.queue_depth,
             parallel=min(_MOST_PARALLEL, self._plan.workers),
@@ -225,7 +241,7 @@ class Replica:
             own.close()
             raise
 
-    def _uvicorn_config(self, app: Any) -> uvicorn.Config:
+    def _uvicorn_config(self, app: Any, tls: dict[str, Any]) -> uvicorn.Config:
         return uvicorn.Config(
             app,
             log_config=None,
@@ -237,6 +253,8 @@ class Replica:
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=1,
             server_header=False,
+            proxy_headers=False,  # `Doors` believes the trusted ones
+            **tls,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -295,6 +313,7 @@ class Replica:
             slots.check(now)
             auditor.check_time(now)
             watch.turn()
+            self._entrance.turn(now)
 
     def _give_up(self, error: StartFailed) -> None:
         self._fatal = error
@@ -338,10 +357,19 @@ class Replica:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked_to_stop, number)
 
+    def _warn(self) -> None:
+        """Say loudly what stands open to everybody."""
+        found = open_door(self._settings)
+        if found:
+            lines = "".join(f"\n  - {line}" for line in found)
+            cure = "Set what fits (deploy/SECURITY.md), or --insecure if this is meant."
+            log.warning("%s IS OPEN TO EVERYBODY:%s\n  %s", self._settings.host, lines, cure, extra=ALWAYS)
+
     def _announce(self, sock: socket.socket, exchange: Exchange) -> None:
         host, port = sock.getsockname()[:2]
         shown = "localhost" if host in ("0.0.0.0", "::", "127.0.0.1", "::1") else host
-        print(f"\n  Page     http://{shown}:{port}/\n  Clients  ws://{shown}:{port}/ws and Socket.IO")
+        safe = "s" if self._settings.tls_cert else ""
+        print(f"\n  Page     http{safe}://{shown}:{port}/\n  Clients  ws{safe}://{shown}:{port}/ws and Socket.IO")
         print(f"  Places   {exchange.reception.describe_places()}\n", flush=True)
 
     # -- what people see (doors.http.Provider) -----------------------------------------------------------------------
@@ -451,6 +479,13 @@ def _listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
         sock.close()
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return sock
+
+
+def _raise_descriptor_limit() -> None:
+    """Connections are descriptors: as many as the system grants, not the 1,024 that programs with `select` can take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
 
 
 class _Server(uvicorn.Server):

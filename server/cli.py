@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def serve(config: Path | None, **given: Any) -> None:
     """Run one replica: a gateway with its workers and slots.
 
     Every option is also a key of the configuration file (max_clients = 100) and a variable (FRAMELANE_MAX_CLIENTS=100).
+    Secrets are keys and variables only: token, token_secret, admin_token.
     """
     try:
         _serve(settings_from(config, given))
@@ -112,6 +114,46 @@ def models(models: tuple[str, ...]) -> None:
             click.echo(f"  batch    up to {spec.max_batch}\n  sha256   {spec.sha256}  (checked)\n")
     except FramelaneError as error:
         click.secho(f"framelane: {error.message}", fg="red", err=True)
+        sys.exit(START_FAILED)
+
+
+@main.command(short_help="Make a signed token, or the keys for them.")
+@click.option("--campaign", default="", metavar="NAME", help="Campaign that its client belongs to.")
+@click.option("--seconds", default=300, metavar="N", help="How long it lasts.  [default: 300, which is the most]")
+@click.option("--kid", metavar="ID", help="Key to make it with.  [default: the last one of the file]")
+@click.option(
+    "--config", type=click.Path(dir_okay=False, path_type=Path), envvar="FRAMELANE_CONFIG", help="As for `serve`."
+)
+@click.option("--new-key", type=click.Choice(["HS256", "ES256", "EdDSA"]), help="Print a new JWK Set instead.")
+@click.option("--public", is_flag=True, help="Print the public halves of the keys instead, for servers.")
+def token(campaign: str, seconds: int, kid: str | None, config: Path | None, new_key: str | None, public: bool) -> None:
+    """Make a signed token for one client, with the keys that `serve` is given.
+
+    \b
+    FRAMELANE_TOKEN_SECRET=…            one shared secret of 32 bytes or more:  openssl rand -base64 32
+    FRAMELANE_TOKEN_KEYS=keys.json      several keys by kid:  framelane token --new-key EdDSA > keys.json
+
+    A token opens one connection, within its time; the client renews it with another one (the SDK's `token`). To make
+    them elsewhere, sign {aud, iat, exp, jti, campaign?} with any JWT library. To change keys, add the new one to the
+    file, which servers read again by themselves, sign with it, and remove the old one five minutes later.
+    """
+    from .doors.entrance import read_keys
+    from .lanes.tokens import mint, new_key_set, public_key_set
+
+    try:
+        if new_key:
+            click.echo(new_key_set(kid or time.strftime("%Y-%m-%d"), new_key))
+            return
+        settings = settings_from(config, {})
+        if public:
+            click.echo(public_key_set(Path(settings.token_keys).read_bytes() if settings.token_keys else b""))
+            return
+        keys = [key for key in read_keys(settings) if kid in (None, key.kid)]
+        if not keys:
+            raise FramelaneError("there is no such key: set FRAMELANE_TOKEN_SECRET or FRAMELANE_TOKEN_KEYS")
+        click.echo(mint(keys[-1], settings.token_audience, time.time(), seconds=seconds, campaign=campaign))
+    except (FramelaneError, ValueError, OSError) as error:
+        click.secho(f"framelane: {error}", fg="red", err=True)
         sys.exit(START_FAILED)
 
 

@@ -1,6 +1,7 @@
 """Settings: declared once, with type, bounds, default and help; read from the command line, the environment, a file.
 
 An option ``--max-clients`` is also the key ``max_clients`` of the TOML file and the variable ``FRAMELANE_MAX_CLIENTS``.
+Secrets have no option, since a command line can be read by others on the machine.
 Where several say something, the command line goes before the environment, and the environment before the file. A value
 of None means "what fits this machine" (``plan.py`` decides, and says why). A wrong value is an error that names the
 key, where it came from, and what is accepted.
@@ -18,9 +19,10 @@ from msgspec import Meta
 
 from framelane.models.errors import FramelaneError
 
-from .protocol import DEADLINE_MS, MAX_FRAME_BYTES
+from .protocol import DEADLINE_MS, HELLO_TIMEOUT_S, MAX_FRAME_BYTES
 
 ENVIRONMENT_PREFIX = "FRAMELANE_"
+_SECRET = {"secret": True}  # a command line can be read by others: no option, and never shown
 
 
 class ConfigError(FramelaneError):
@@ -83,6 +85,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_clients: (
         Annotated[int, Meta(ge=1, description="clients that are served at once; by default what was measured")] | None
     ) = None
+    token: Annotated[str, Meta(description="one word that every client must show", extra=_SECRET)] = ""
+    token_secret: Annotated[
+        str,
+        Meta(
+            description="what signed tokens are made with (HS256, 32 bytes or more): each client then needs a token of "
+            "its own, see `framelane token`",
+            extra=_SECRET,
+        ),
+    ] = ""
+    token_keys: Annotated[
+        str, Meta(description="file with the keys of signed tokens, a JWK Set: several, by kid; also public ones")
+    ] = ""
+    token_audience: Annotated[str, Meta(min_length=1, description="what signed tokens must name as aud")] = "framelane"
     allowed_origins: Annotated[
         str,
         Meta(
@@ -90,6 +105,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "between; * is every page"
         ),
     ] = ""
+    without_origin: Annotated[
+        Literal["undecided", "allow", "refuse"],
+        Meta(description="whether programs may connect, which send no Origin; undecided lets them in"),
+    ] = "undecided"
+    allowed_hosts: Annotated[
+        str,
+        Meta(description="names under which clients may ask this server, with commas between; by default any"),
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        Meta(description="addresses or networks, with commas between, whose X-Forwarded-For is believed"),
+    ] = ""
+    address_connections: Annotated[
+        int, Meta(ge=0, description="connections of one address (IPv6: of one /64) at once; 0: no limit")
+    ] = 0
+    address_rate: Annotated[
+        float, Meta(ge=0, description="new connections of one address per second, 5 s' worth at once; 0: no limit")
+    ] = 0.0
+    frame_limit: Annotated[float, Meta(ge=0, description="frames per second that one client may send; 0: no limit")] = (
+        0.0
+    )
+    byte_limit: Annotated[
+        float, Meta(ge=0, description="bytes of frames per second that one client may send; 0: no limit")
+    ] = 0.0
+    idle_limit: Annotated[
+        float, Meta(ge=0, description="seconds after which a client with a place that sends nothing loses it; 0: never")
+    ] = 0.0
+    handshake_limit: Annotated[
+        float, Meta(ge=0.1, le=600, description="seconds for a request's head, and for a client's first words")
+    ] = HELLO_TIMEOUT_S
+    tls_cert: Annotated[str, Meta(description="file with the certificate and its chain, PEM; serves https and wss")] = (
+        ""
+    )
+    tls_key: Annotated[str, Meta(description="file with its private key, PEM; by default in the same file")] = ""
+    insecure: Annotated[bool, Meta(description="say nothing about a public address that anybody may use")] = False
     client_fps: Annotated[
         float, Meta(gt=0, le=1000, description="frames per second that a client is promised when it gets a place")
     ] = 10.0
@@ -131,12 +181,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     audit_retention: Annotated[
         float, Meta(ge=1, le=86_400, description="seconds that the results of a long job are kept after its end")
     ] = 600.0
-    admin_token: Annotated[
-        str, Meta(description="what operators' verbs need (better as a variable: a command line can be read by others)")
-    ] = ""
+    admin_token: Annotated[str, Meta(description="what operators' verbs need", extra=_SECRET)] = ""
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="least severe of the log lines that are written")
     ] = "INFO"
+
+
+def is_secret(field: msgspec.structs.FieldInfo) -> bool:
+    """Whether a setting's value must not be shown, nor stand on a command line."""
+    return bool((getattr(getattr(field.type, "__metadata__", [None])[0], "extra", None) or {}).get("secret"))
+
+
+SECRETS = frozenset(field.name for field in msgspec.structs.fields(Settings) if is_secret(field))
+"""Settings whose value is shown to nobody."""
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -182,7 +239,7 @@ def _check(key: str, value: Any, origin: str) -> None:
         msgspec.convert({key: value}, Settings, strict=False)
     except msgspec.ValidationError as error:
         text = str(error).partition(" - at ")[0]
-        shown = "…" if "token" in key else repr(value)
+        shown = "…" if key in SECRETS else repr(value)
         raise ConfigError(f"{key} = {shown} ({origin}): {text}") from None
 
 

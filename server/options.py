@@ -1,4 +1,7 @@
-"""The settings as options of a command line: one per field of ``Settings``, for every command that starts replicas."""
+"""The settings as options of a command line: one per field of ``Settings``, for every command that starts replicas.
+
+Secrets have none, since a command line can be read by others.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from typing import Any
 import click
 import msgspec
 
-from .config import Settings, load_settings, parse_options
+from .config import SECRETS, Settings, load_settings, parse_options
 
 _Command = typing.TypeVar("_Command", bound=Callable[..., Any])
 
 
 def settings_options(command: _Command) -> _Command:
-    """Give a command one option per field of ``Settings``, with its help, and ``--config``."""
+    """Give a command one option per field of ``Settings`` that is no secret, with its help, and ``--config``."""
     for field in reversed(msgspec.structs.fields(Settings)):
-        command = click.option(*_option(field), **_attributes(field))(command)
+        if field.name not in SECRETS:
+            command = click.option(*_option(field), **_attributes(field))(command)
     return click.option(
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -38,6 +42,8 @@ def _attributes(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     if field.name in ("options", "models"):
         metavar = "KEY=VALUE" if field.name == "options" else "DIR"
         return {"multiple": True, "help": f"{_description(field.type)} (may be repeated)", "metavar": metavar}
+    if _plain(field) is bool:
+        return {"default": None, "help": _description(field.type), "is_flag": True}
     return {"default": None, "help": f"{_description(field.type)}  [default: {shown}]", "metavar": _metavar(field)}
 
 
@@ -51,9 +57,14 @@ def _description(kind: Any) -> str:
     return str(annotated.__metadata__[0].description) if annotated else ""
 
 
-def _metavar(field: msgspec.structs.FieldInfo) -> str:
+def _plain(field: msgspec.structs.FieldInfo) -> Any:
+    """A field's type without its bounds and help."""
     annotated = _annotated(field.type)
-    plain = annotated.__origin__ if annotated else field.type
+    return annotated.__origin__ if annotated else field.type
+
+
+def _metavar(field: msgspec.structs.FieldInfo) -> str:
+    plain = _plain(field)
     if typing.get_origin(plain) is typing.Literal:
         return "|".join(typing.get_args(plain))
     number = "FPS" if field.name.endswith("fps") else "SECONDS"

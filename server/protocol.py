@@ -8,6 +8,7 @@ Two doors, the same events with the same arguments:
     direction    event      arguments
     → server     hello      Hello: Socket.IO's `auth`, or the first message of /ws; never in a URL
     → server     frame      seq, data: an unsigned, rising integer; the bytes of a JPEG, PNG or WebP
+    → server     renew      Renew      another token, before the one that was shown expires
     → client     ready      Ready      the lane is open: send frames
     → client     waiting    Waiting    no place yet; `ready` follows when there is one
     → client     result     {seq, …the pipeline's fields…, timing: {queue_ms, preprocess_ms, inference_ms, total_ms}}
@@ -15,12 +16,20 @@ Two doors, the same events with the same arguments:
     → client     error      Error      a message that was no frame
     → client     pace       Pace       how often this client may send now
     → client     drain      Drain      this server is going away
+    → client     expires    Expires    how long the token lasts that was shown; after `ready` or `waiting`, and `renew`
+    → client     refused    Refusal as below, of a connection that is not kept any longer; then it is closed
     refusal      Socket.IO: connect_error with data {code, retry_after_ms?}
                  /ws: refused, Refusal as {code, message, retry_after_ms?}, then close with CLOSE_CODES[code]
 
 Every `frame` has exactly one answer (`result`, `dropped` or `error`) while its connection lives and is read.
 A client has at most `window` unanswered frames; a newer one replaces an older one that no worker has begun. With the
 policy "queue" none is replaced: who sends more is slowed down by TCP. Frames sent before `ready` are `not_admitted`.
+
+A connection does not outlive its token. Whoever streams for an hour sends `renew` with another token every few minutes,
+while it waits for a place or is live: it is answered with `expires`, or with an `error` (bad_token), after which the
+old token still counts. A connection whose token expires all the same is `refused` as `unauthorized`, and its client may
+come back with a new one. A token opens one connection only, except for the client that shows the `ticket` which that
+connection was given (``lanes/passes.py`` says why).
 
 The client's states. Both SDKs follow this table; `close` is the application's own, and ends in `closed` from anywhere:
 
@@ -37,6 +46,10 @@ The client's states. Both SDKs follow this table; `close` is the application's o
     live         result, dropped, error              live         one frame fewer unanswered
     live         pace                                live         send no more often than interval_ms
     waiting,live drain                               draining     send nothing more
+    waiting      expires                             waiting      send renew at half of that time, if there is a source
+    live         expires                             live         of tokens
+    waiting,live,draining refused (retryable)        backoff      wait: at least retry_after_ms, with jitter
+    waiting,live,draining refused (other)            closed       tell why
     draining     result, dropped                     draining
     draining     all answered, or transport lost     backoff      wait: reconnect_after_ms
     greeting … live: transport lost                  backoff      unanswered frames are lost; wait: full jitter
@@ -91,6 +104,7 @@ class Fault(StrEnum):
     UNKNOWN_EVENT = "unknown_event"
     BAD_FRAME = "bad_frame"
     BAD_SEQ = "bad_seq"
+    BAD_TOKEN = "bad_token"
 
 
 class Cut(StrEnum):
@@ -102,10 +116,13 @@ class Cut(StrEnum):
     SILENT = "silent"
     RESUMED = "resumed"
     UNFINISHED = "unfinished"
+    EXPIRED = "expired"
+    IDLE = "idle"
+    RATE_LIMITED = "rate_limited"
 
 
 class Refusal(StrEnum):
-    """Why a connection is not taken."""
+    """Why a connection is not taken, or not kept."""
 
     UNAUTHORIZED = "unauthorized"
     ORIGIN = "origin"
@@ -113,6 +130,7 @@ class Refusal(StrEnum):
     RATE_LIMITED = "rate_limited"
     DRAINING = "draining"
     BAD_REQUEST = "bad_request"
+    IDLE = "idle"
 
 
 class Close(IntEnum):
@@ -125,6 +143,7 @@ class Close(IntEnum):
     RATE_LIMITED = 4429
     FLOOD = 4430
     FATAL_FRAMES = 4431
+    IDLE = 4432
     FULL = 4503
     DRAINING = 4512
 
@@ -136,6 +155,7 @@ CLOSE_CODES: Mapping[str, Close] = {
     Refusal.RATE_LIMITED: Close.RATE_LIMITED,
     Refusal.DRAINING: Close.DRAINING,
     Refusal.BAD_REQUEST: Close.BAD_REQUEST,
+    Refusal.IDLE: Close.IDLE,
 }
 
 Policy = Literal["latest", "queue"]
@@ -152,6 +172,18 @@ class Hello(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pipeline: Annotated[str, Meta(max_length=200)] | None = None
     policy: Policy | None = None
     resume: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class Renew(Struct, frozen=True, kw_only=True):
+    """Another token, of the same campaign."""
+
+    token: Annotated[str, Meta(max_length=4096)]
+
+
+class Expires(Struct, frozen=True, kw_only=True):
+    """How long the connection may go on without another token."""
+
+    expires_in_ms: int
 
 
 class Ready(Struct, frozen=True, kw_only=True):
@@ -241,6 +273,8 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding a client's bytes may raise; msgspec stops nested bombs with RecursionError."""
 
 _hello = msgspec.msgpack.Decoder(tuple[Literal["hello"], Hello]).decode
+_renew_msgpack = msgspec.msgpack.Decoder(tuple[Literal["renew"], Renew]).decode
+_renew_json = msgspec.json.Decoder(tuple[Literal["renew"], Renew]).decode
 
 
 def max_message_bytes(max_frame_bytes: int) -> int:
@@ -272,3 +306,13 @@ def hello_from(auth: Any) -> Hello:
         return msgspec.convert({} if auth is None else auth, Hello)
     except UNREADABLE as error:
         raise BadMessage(f"auth must be {{token?, pipeline?, policy?, resume?}}: {str(error)[:120]}") from None
+
+
+def renewal_in(event: bytes | str | msgspec.Raw) -> str | None:
+    """The token of a `renew`, as msgpack, or as JSON text; None if the event is none."""
+    if len(memoryview(event.encode() if isinstance(event, str) else event)) > MAX_HELLO_BYTES:
+        return None
+    try:
+        return (_renew_json(event) if isinstance(event, str) else _renew_msgpack(event))[1].token
+    except UNREADABLE:
+        return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from framelane.server.protocol import Drain, Dropped, Pace, Ready, RefusedData, Waiting
+from framelane.server.protocol import Drain, Dropped, Expires, Pace, Ready, RefusedData, Waiting
 from framelane.server.sdk.session import Session
 
 Story = list[list[Any]]
@@ -35,6 +35,7 @@ JAVASCRIPT = """async (stories) => {
     receive: (s, now, [name, body]) => s.received(now, name, body)?.seq,
     offer: (s, now, size) => s.offer(new Uint8Array(size)),
     take: (s, now) => s.take(now)?.seq,
+    token: (s, now) => s.takesToken(now),
     tick: (s, now) => s.tick(now),
     close: (s) => s.close(),
   };
@@ -104,6 +105,8 @@ def _receive(session: Session, now: float, event: list[Any]) -> int | None:
         session.waiting(msgspec.convert(body, Waiting))
     elif name == "pace":
         session.paced(msgspec.convert(body, Pace))
+    elif name == "expires":
+        session.expires(now, msgspec.convert(body, Expires))
     elif name == "drain":
         session.drain(now, msgspec.convert(body, Drain))
     return None if sent is None else sent.seq
@@ -117,6 +120,7 @@ _STEPS = {
     "receive": _receive,
     "offer": lambda session, now, size: session.offer(bytes(size)),
     "take": _take,
+    "token": lambda session, now, _: session.takes_token(now),
     "tick": lambda session, now, _: session.tick(now),
     "close": lambda session, now, _: session.close(),
 }

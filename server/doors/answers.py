@@ -1,4 +1,4 @@
-"""The answers of HTTP endpoints that are JSON: a body, or an error with a code and a message for a person."""
+"""What HTTP endpoints have in common: who asks, and answers that are JSON, or an error with a code and a message."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 
@@ -22,3 +23,9 @@ def answer(status: int, code: str, message: str, retry_after_ms: int | None = No
 def json_answer(status: int, body: Any, response_headers: dict[str, str] | None = None) -> Response:
     """Any JSON."""
     return Response(msgspec.json.encode(body), status, response_headers, media_type="application/json")
+
+
+def bearer(request: Request) -> str | None:
+    """The token of ``Authorization: Bearer …``; never one of the address, which ends up in logs."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

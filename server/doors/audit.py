@@ -2,7 +2,7 @@
 
     POST   /v1/audit            body: a ZIP of pictures, JPEGs in a row (MJPEG, also as multipart), an MP4, WebM or AVI;
                                 or JSON {"clip": id of an earlier job, "steps": [{name?, first?, last?, every?}, …]}:
-                                passes over the clip which that job brought
+                                passes over the clip which that job brought. A signed token is spent
     GET    /v1/audit/{id}       ?from=N: the same stream again, from result N on (after a lost connection, for example)
     DELETE /v1/audit/{id}       cancel it; the results so far are kept
 
@@ -19,7 +19,6 @@ A job does not end with its connection: whoever has its id can come back until t
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
@@ -32,11 +31,13 @@ from starlette.routing import BaseRoute, Route
 from framelane.models.errors import FramelaneError
 from framelane.server.errors import Refused
 from framelane.server.lanes.limits import Limits
+from framelane.server.lanes.passes import Passes
+from framelane.server.lanes.tokens import Pass
 from framelane.server.slots.audit import AuditRefused, Job, Step
 from framelane.server.slots.auditor import Auditor
 from framelane.server.slots.uploads import Upload, UploadFailed
 
-from .answers import answer, json_answer
+from .answers import answer, bearer, json_answer
 from .origin import check_origin
 
 _STATUS = {
@@ -84,13 +85,15 @@ class AuditDoor:
     Args:
         auditor: who runs them.
         readiness: whether anything runs here.
-        limits: tokens and origins, as for clients.
+        limits: origins, as for clients.
+        passes: tokens, as for clients.
     """
 
-    def __init__(self, auditor: Auditor, readiness: Readiness, limits: Limits) -> None:
+    def __init__(self, auditor: Auditor, readiness: Readiness, limits: Limits, passes: Passes) -> None:
         self._auditor = auditor
         self._readiness = readiness
         self._limits = limits
+        self._passes = passes
         self._uploads = 0
         self._readers = 0
 
@@ -105,11 +108,12 @@ class AuditDoor:
     async def post(self, request: Request) -> Response:
         """Begin a job."""
         try:
-            self._check(request)
+            shown = self._check(request)
             reasons = self._readiness.ready()
             if reasons:
                 raise AuditRefused("; ".join(reasons), code="not_ready", retryable=True)
             self._auditor.check()
+            self._passes.spend(shown, "")
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
                 job = await self._steps(request)
             else:
@@ -123,7 +127,7 @@ class AuditDoor:
     async def get(self, request: Request) -> Response:
         """The results of a job, from any on."""
         try:
-            self._check(request)
+            self._check(request, again=True)
             return self._answer(request, self._auditor.ledger.find(request.path_params["id"]), _first(request), 200)
         except FramelaneError as error:
             return _refusal(error)
@@ -131,7 +135,7 @@ class AuditDoor:
     async def delete(self, request: Request) -> Response:
         """Cancel a job."""
         try:
-            self._check(request)
+            self._check(request, again=True)
             job = self._auditor.ledger.find(request.path_params["id"])
         except FramelaneError as error:
             return _refusal(error)
@@ -148,12 +152,10 @@ class AuditDoor:
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 
-    def _check(self, request: Request) -> None:
-        check_origin(request.scope["headers"], self._limits.allowed_origins)
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token if scheme.lower() == "bearer" else ""
-        if self._limits.token is not None and not hmac.compare_digest(given.encode(), self._limits.token.encode()):
-            raise AuditRefused("a valid token is needed", code="unauthorized")
+    def _check(self, request: Request, *, again: bool = False) -> Pass | None:
+        """Whether the caller may come in. With `again` it may show a token that has begun a job before."""
+        check_origin(request.scope["headers"], self._limits)
+        return self._passes.check(bearer(request), again=again)
 
     async def _upload(self, request: Request) -> Job:
         limit = self._auditor.config.clip_bytes

@@ -28,6 +28,7 @@ from framelane.server.protocol import (
     decode_socketio_header,
     decode_socketio_msgpack,
     max_message_bytes,
+    renewal_in,
 )
 
 from .flow import room_in
@@ -103,8 +104,10 @@ class Connection:
         self.lane = writer.lane = lane
         self.writer = writer
         protocol = protocol_of(self._asgi)
-        if protocol is not None and not lane.queues:
-            protocol.short_cut = self._short_cut
+        if protocol is not None:
+            protocol.known()
+            if not lane.queues:
+                protocol.short_cut = self._short_cut
         self._after(PING_INTERVAL_S, self._ping)
 
     def new_writer(self, flavour: int) -> SocketWriter:
@@ -254,6 +257,10 @@ class Connection:
             return False
         if envelope.attachments and isinstance(envelope.payload, str):
             return self._header(envelope, envelope.payload)
+        if envelope.kind == Kind.EVENT and envelope.namespace == "/":
+            token = renewal_in(envelope.payload)
+            if token is not None:
+                return self._exchange.renew(self.lane, token)
         return self._fault(explain(envelope))
 
     def _header(self, envelope: Envelope, payload: str) -> bool:

@@ -4,7 +4,7 @@
     GET  /static/…      its files                GET  /readyz      503 with the reasons until frames can be served
     GET  /sdk/…         the browser's client
     GET  /metrics       Prometheus               GET  /v1/status   JSON for people and tools
-    POST /v1/infer      one image in, JSON out: a lane of its own that lives for one frame
+    POST /v1/infer      one image in, JSON out: a lane of its own that lives for one frame, and a signed token is spent
 
 None of these waits behind frames. Long jobs are in ``audit.py``, operators' verbs in ``admin.py``.
 """
@@ -35,7 +35,7 @@ from framelane.server.ops.metrics import render
 from framelane.server.ops.watch import Watch
 from framelane.server.protocol import Drop, Hello, Refusal
 
-from .answers import answer, json_answer
+from .answers import answer, bearer, json_answer
 from .origin import check_origin
 
 _STATIC = Path(__file__).parent / "static"
@@ -51,6 +51,7 @@ _REFUSED_STATUS = {
     Refusal.RATE_LIMITED: 429,
     Refusal.DRAINING: 503,
     Refusal.BAD_REQUEST: 400,
+    Refusal.IDLE: 408,
 }
 _DROPPED_STATUS = {Drop.INVALID: 422, Drop.EXPIRED: 504, Drop.FAILED: 500, Drop.SUPERSEDED: 503}
 _MESSAGES = {Drop.EXPIRED: "no answer within the deadline", Drop.FAILED: "the pipeline failed"}
@@ -147,9 +148,8 @@ class HttpDoor:
             self._exchange.disconnect(lane)
 
     def _enter(self, request: Request, reply: _Reply) -> Lane:
-        check_origin(request.scope["headers"], self._exchange.limits.allowed_origins)
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        hello = Hello(token=token if scheme.lower() == "bearer" else None)
+        check_origin(request.scope["headers"], self._exchange.limits)
+        hello = Hello(token=bearer(request))
         return self._exchange.admit(hello, JSON, reply, may_wait=False)
 
     async def _infer(self, request: Request, lane: Lane, reply: _Reply) -> Response:

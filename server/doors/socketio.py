@@ -106,7 +106,7 @@ class SocketIODoor(socketio.AsyncServer):  # type: ignore[misc]  # it ships no t
         connection = self.connections[self.manager.eio_sid_from_sid(sid, "/")]
         flavour = cast(int, connection.flavour)
         try:
-            check_origin(scope["headers"], self._exchange.limits.allowed_origins)
+            check_origin(scope["headers"], self._exchange.limits)
             writer = connection.new_writer(flavour)
             connection.attach(self._exchange.admit(hello_from(auth), flavour, writer), writer)
         except BadMessage as error:

@@ -29,6 +29,19 @@ class GatewayProtocol(WebSocketsSansIOProtocol):
     _idle = False
     _left_in_turn = 0
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        gate = getattr(self.app, "gate", None)
+        if gate is not None:
+            gate.left(self)
+        super().connection_lost(exc)
+
+    def known(self) -> None:
+        """The client has a lane: it is no stranger any more (``gate.py``)."""
+        gate = getattr(self.app, "gate", None)
+        if gate is not None:
+            gate.known(self)
+
     def data_received(self, data: bytes) -> None:
         """Bytes have come from the client."""
         self._left_in_turn = _TURN
@@ -36,7 +49,8 @@ class GatewayProtocol(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """A message is complete."""
-        if self._idle and self.short_cut is not None and self._left_in_turn and len(self.frames) == 1:
+        hot = self._idle and self._left_in_turn and not self.close_sent
+        if hot and self.short_cut is not None and len(self.frames) == 1:
             self._left_in_turn -= 1
             message = self.frames[0]
             if self.curr_msg_data_type == "bytes" and self.short_cut(message):

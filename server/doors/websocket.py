@@ -30,6 +30,7 @@ from framelane.server.protocol import (
     RefusedData,
     decode_websocket_frame,
     decode_websocket_hello,
+    renewal_in,
 )
 
 from .explain import explain_msgpack
@@ -69,6 +70,7 @@ class WebSocketDoor:
             self._exchange.greet(lane)
             protocol = protocol_of(send)
             if protocol is not None:
+                protocol.known()
                 protocol.short_cut = self._short_cut(lane)
             ended = await self._serve(lane, receive)
             if ended is None:
@@ -80,7 +82,7 @@ class WebSocketDoor:
         """The client's hello, and its lane; None if it went away."""
         if SUBPROTOCOL not in scope["subprotocols"]:
             raise Refused(f"open /ws with the subprotocol {SUBPROTOCOL}", code=Refusal.BAD_REQUEST)
-        check_origin(scope["headers"], self._exchange.limits.allowed_origins)
+        check_origin(scope["headers"], self._exchange.limits)
         hello = await self._hello(receive)
         if hello is None:
             return None
@@ -128,7 +130,7 @@ class WebSocketDoor:
             try:
                 _name, seq, view = decode_websocket_frame(data or b"")
             except UNREADABLE:
-                going_on = self._exchange.fault(lane, _fault(data))
+                going_on = self._other(lane, data)
             else:
                 going_on = frame(lane, seq, view)
             if not going_on:
@@ -138,6 +140,13 @@ class WebSocketDoor:
             count += 1
             if count % _TURN == 0:
                 await asyncio.sleep(0)
+
+    def _other(self, lane: Lane, data: bytes | None) -> bool:
+        """Deal with a message that is no frame."""
+        token = renewal_in(data) if data else None
+        if token is not None:
+            return self._exchange.renew(lane, token)
+        return self._exchange.fault(lane, _fault(data))
 
 
 class _TooLate(Refused):

@@ -22,19 +22,22 @@ from msgspec import UNSET
 from framelane.preprocess.messages import Fate
 from framelane.preprocess.pool import Done, Job
 from framelane.preprocess.stages import EDGES_S
-from framelane.server.errors import BadMessage
-from framelane.server.protocol import Close, Cut, Drain, Drop, Dropped, Error, Fault, Hello
+from framelane.server.errors import BadMessage, Refused
+from framelane.server.protocol import Close, Cut, Drain, Drop, Dropped, Error, Expires, Fault, Hello, Refusal
 
 from . import order
 from .accounts import Accounts
 from .capacity import Capacity
 from .conduct import Conduct
 from .delivery import Delivery
+from .endings import Endings
 from .gauge import Gauge
 from .inflight import Inflight
 from .lane import Lane, Writer
 from .limits import Limits
 from .mailboxes import Mailboxes
+from .passes import Passes
+from .rate import Rate
 from .reception import Reception
 from .workers import Workers
 
@@ -49,6 +52,7 @@ class Exchange:
         limits: see ``Limits``.
         clock: seconds on the clock of the deadlines (``time.monotonic``).
         capacity: frames per second that can be sustained, until it is measured; 0: everything waits for ``expect``.
+        passes: who may come in; by default whoever shows ``limits.token``.
 
     Attributes:
         accounts: the fates of all messages.
@@ -56,14 +60,21 @@ class Exchange:
         delivery: the one way to the clients.
         draining: no new clients, no new frames.
         inflight: how many frames may be in work.
+        passes: who may come in.
         reception: who has a place, and who waits for one.
     """
 
-    __slots__ = ("_clock", "_conduct", "_deadline_s", "_gauge", "_in_flight", "_mailboxes", "_pool", "accounts",
-                 "capacity", "delivery", "draining", "inflight", "limits", "reception")  # fmt: skip
+    __slots__ = ("_clock", "_conduct", "_deadline_s", "_endings", "_gauge", "_in_flight", "_mailboxes", "_pool",
+                 "_rate", "accounts", "capacity", "delivery", "draining", "inflight", "limits", "passes",
+                 "reception")  # fmt: skip
 
     def __init__(
-        self, pool: Workers, limits: Limits, clock: Callable[[], float], capacity: float = float("inf")
+        self,
+        pool: Workers,
+        limits: Limits,
+        clock: Callable[[], float],
+        capacity: float = float("inf"),
+        passes: Passes | None = None,
     ) -> None:
         self._pool = pool
         self._clock = clock
@@ -77,7 +88,11 @@ class Exchange:
         self.delivery = Delivery(self.accounts, limits, clock)
         self.inflight = Inflight((limits.in_work or float("inf")) if capacity else 0, limits.in_work)
         self.reception = Reception(self.delivery, self.accounts, self.capacity, limits)
+        self.passes = passes or Passes(limits.token, None, lambda: 0.0)
         self._conduct = Conduct(self.accounts, limits)
+        self._endings = Endings(self.delivery, self.accounts, self.passes, limits)
+        limited = limits.frames_per_s or limits.bytes_per_s
+        self._rate = Rate(limits.frames_per_s, limits.bytes_per_s) if limited else None
         self.draining = False
         pool.on_done = self._done
         pool.on_credit = self._pump
@@ -113,11 +128,34 @@ class Exchange:
             Refused: it may not come in; the door tells it and closes the connection.
         """
         self.reception.admission.check(hello, self.draining)
-        return self.reception.enter(hello, flavour, writer, self._clock(), may_wait=may_wait)
+        shown, now = self.passes.check(hello.token, hello.resume or ""), self._clock()
+        lane = self.reception.enter(hello, flavour, writer, now, may_wait=may_wait)
+        self.passes.bind(lane, shown, now)
+        return lane
 
     def greet(self, lane: Lane) -> None:
         """Say `ready` or `waiting`, once the door has finished its own handshake."""
-        self.reception.greet(lane, self._clock())
+        now = self._clock()
+        self.reception.greet(lane, now)
+        self._tell_end(lane, now)
+
+    def renew(self, lane: Lane, token: str) -> bool:
+        """Take another token of a client that is connected. Returns False as ``fault`` does."""
+        now = self._clock()
+        try:
+            shown = self.passes.check(token, lane.ticket)
+            if shown is None or shown.campaign != lane.campaign:
+                raise Refused("there is no such token to renew: it is of another kind", code=Refusal.UNAUTHORIZED)
+        except Refused as refusal:
+            return self.fault(lane, BadMessage(refusal.message, code=Fault.BAD_TOKEN))
+        self.passes.bind(lane, shown, now)
+        self._tell_end(lane, now)
+        return True
+
+    def _tell_end(self, lane: Lane, now: float) -> None:
+        left = self.passes.left_ms(lane, now)
+        if left is not None and not lane.left:
+            self.delivery.tell(lane, "expires", Expires(expires_in_ms=left), control=True)
 
     def disconnect(self, lane: Lane, *, lost: bool = False) -> None:
         """The connection has ended. Its waiting frames are gone, its frames in work are cancelled; may be repeated.
@@ -149,15 +187,18 @@ class Exchange:
         lane.last_seq = seq
         lane.frames += 1
         self.accounts.received += 1
-        size = len(data)
+        size, now = len(data), self._clock()
         self.accounts.bytes_in += size
+        if self._rate is not None and not self._rate.allows(lane, size, now):
+            self._drop(lane, seq, Drop.RATE_LIMITED, "one client may not send so much")
+            self._endings.too_fast(lane, now)
+            return True
         if self.draining or not lane.admitted:
             self._drop(lane, seq, Drop.DRAINING if self.draining else Drop.NOT_ADMITTED)
             return True
         if not 0 < size <= self.limits.max_frame_bytes:
             self._drop(lane, seq, Drop.INVALID, _size_message(size, self.limits.max_frame_bytes))
             return True
-        now = self._clock()
         job = Job(data, b"", seq, lane.flavour, now, now + self._deadline_s, lane)
         loser = self._mailboxes.offer(lane, job)
         if loser is job:
@@ -189,6 +230,7 @@ class Exchange:
             self._drop(job.owner, job.seq, Drop.EXPIRED)
             _has_room(job.owner)
         self.delivery.cut_stalled(now)
+        self._endings.turn(now)
         reading = self._gauge.read(now)
         if reading is not None:
             self.capacity.turn(reading, self.reception.held_back)

@@ -5,6 +5,7 @@ The record is changed by the parts that its fields are grouped by, and by nobody
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -34,17 +35,22 @@ class Lane:
     """One client's private path through the server."""
 
     __slots__ = (
+        "active_at",
         "admitted",
         "blocked_since",
+        "bytes_at",
+        "campaign",
         "cost_s",
         "cut",
         "depth",
         "early",
+        "expires_at",
         "fatal_at",
         "fault_tokens",
         "faults_at",
         "flavour",
         "frames",
+        "frames_at",
         "frames_seen",
         "id",
         "in_work",
@@ -62,10 +68,14 @@ class Lane:
         "requests",
         "reserved_fps",
         "resumes",
+        "seq_seen",
         "served",
         "started",
         "state",
         "ticket",
+        "token",
+        "too_fast",
+        "too_fast_at",
         "turn",
         "writer",
     )
@@ -83,6 +93,9 @@ class Lane:
         self.state = b""
         self.requests: set[int] = set()
         self.on_room: Callable[[], None] | None = None
+        # rate
+        self.frames_at = 0.0
+        self.bytes_at = 0.0
         # order
         self.started: deque[int] = deque()
         self.early: dict[int, Done] = {}
@@ -90,6 +103,15 @@ class Lane:
         self.fault_tokens = 0.0
         self.faults_at = 0.0
         self.fatal_at: deque[float] = deque()
+        # endings
+        self.too_fast = 0.0
+        self.too_fast_at = 0.0
+        self.seq_seen = -2
+        self.active_at = 0.0
+        # passes
+        self.token = ""
+        self.campaign = ""
+        self.expires_at = math.inf
         # reception
         self.admitted = True
         self.ticket = ""

@@ -20,8 +20,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         client_fps: frames per second that a client is promised when it gets a place.
         waiting_room: clients that may wait for a place; the next ones are refused as `full`.
         grace_s: a client whose connection was lost may come back to its place within this time.
-        token: what clients must present, or None if anyone may come in.
+        token: a word that clients must present, or None; signed tokens are ``Passes``'s.
         allowed_origins: origins of pages that may connect; "*" allows all. A page of this very host always may.
+        without_origin: whether programs may connect, which send no Origin.
+        allowed_hosts: names under which this server may be asked; none means any.
+        frames_per_s, bytes_per_s: what one client may send, with a second's worth at once; 0 is no limit.
+        excess_burst, excess_per_s: frames beyond that which a client may send before it is cut.
+        idle_s: a client with a place that sends nothing for so long loses it; 0 is no limit.
         in_work: frames that workers and slots may hold together; None: as many as keep them busy, by measuring.
         interval_ms: the shortest interval between frames that clients are asked to keep.
         queue_depth: frames that may wait in a lane with the policy "queue".
@@ -43,6 +48,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 10.0
     token: str | None = None
     allowed_origins: tuple[str, ...] = ()
+    without_origin: bool = True
+    allowed_hosts: tuple[str, ...] = ()
+    frames_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    excess_burst: int = 100
+    excess_per_s: float = 20.0
+    idle_s: float = 0.0
     max_frame_bytes: int = protocol.MAX_FRAME_BYTES
     deadline_ms: int = protocol.DEADLINE_MS
     window: int = protocol.WINDOW

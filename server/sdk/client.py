@@ -17,7 +17,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -26,7 +26,20 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from framelane.server.errors import FramelaneError, Refused
-from framelane.server.protocol import Drain, Dropped, Hello, Pace, Policy, Ready, RefusedData, Waiting
+from framelane.server.protocol import (
+    Drain,
+    Dropped,
+    Error,
+    Expires,
+    Fault,
+    Hello,
+    Pace,
+    Policy,
+    Ready,
+    RefusedData,
+    Renew,
+    Waiting,
+)
 
 from .connection import Connection
 from .session import Counts, Picture, Sent, Session, Situation
@@ -63,11 +76,14 @@ class Unanswered(FramelaneError):
 
 
 Answer = Result | Unanswered
+TokenSource = Callable[[], Awaitable[str]]
+"""Gives a token that has not been used yet: asked before each connection, and when a token is to be renewed."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _event = msgspec.msgpack.Decoder(tuple[str, Raw]).decode
 _result = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _dropped = msgspec.msgpack.Decoder(Dropped).decode
+_error = msgspec.msgpack.Decoder(Error).decode
 
 
 class Client:
@@ -75,7 +91,8 @@ class Client:
 
     Args:
         url: of the server; ``http``, ``https``, ``ws`` and ``wss`` are the same here.
-        token: what the server may ask for.
+        token: what the server may ask for. Signed tokens last for minutes and open one connection each: give a source
+            of them, and the client renews them for as long as it streams.
         pipeline: to be refused by a server that runs another one.
         policy: "latest" or "queue", see DESIGN's lanes; with "queue" await `room` before each `send`.
         paced: False sends as fast as the window allows, whatever the server asks for.
@@ -87,7 +104,7 @@ class Client:
         self,
         url: str,
         *,
-        token: str | None = None,
+        token: str | TokenSource | None = None,
         pipeline: str | None = None,
         policy: Policy | None = None,
         paced: bool = True,
@@ -95,13 +112,15 @@ class Client:
         on_situation: Callable[[Situation], None] | None = None,
     ) -> None:
         self._uri = _websocket_uri(url)
-        self._hello = Hello(token=token, pipeline=pipeline, policy=policy)
+        self._source = token if callable(token) else None
+        self._hello = Hello(token=None if callable(token) else token, pipeline=pipeline, policy=policy)
         self._session = Session(paced=paced)
         self._told = self._session.situation
         self._on_answer = on_answer
         self._on_situation = on_situation
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._readers: list[deque[Result]] = []
@@ -246,15 +265,42 @@ class Client:
             if self._connection is not None:
                 self._connection.close()
                 self._connection, self._leaving = None, self._connection
-            if self._opening is not None and state is State.CLOSED:
-                self._opening.cancel()
+            if state is State.CLOSED:
+                for task in (self._opening, self._renewing):
+                    if task is not None:
+                        task.cancel()
         elif state is State.CONNECTING and self._connection is None:
             self._connection = Connection(self._uri, self._opened, self._received, self._lost)
-            self._opening = asyncio.get_running_loop().create_task(self._connection.open())
+            self._opening = asyncio.get_running_loop().create_task(self._open(self._connection))
+
+    async def _open(self, connection: Connection) -> None:
+        token = await self._token(connection)
+        if token is not None:
+            self._hello = msgspec.structs.replace(self._hello, token=token)
+        if connection is self._connection:
+            await connection.open()
+
+    async def _renew(self, connection: Connection) -> None:
+        token = await self._token(connection, "")
+        if token and connection is self._connection and connection.writable:
+            connection.send(_encode(("renew", Renew(token=token))))
+
+    async def _token(self, connection: Connection, otherwise: str | None = None) -> str | None:
+        """Another token; the connection is given up if the source has none, unless there is something otherwise."""
+        if self._source is None:
+            return None
+        try:
+            return await self._source()
+        except Exception as error:
+            if connection is self._connection and otherwise is None:
+                self._lost(f"there is no token: {error}")
+            return otherwise
 
     def _pump(self) -> None:
         """Send what may be sent, and come back when time alone can change that."""
         now = _now()
+        if self._connection is not None and self._session.takes_token(now):
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(self._connection))
         if self._connection is not None and self._connection.writable:
             frame = self._session.take(now)
             if frame is not None:
@@ -309,8 +355,10 @@ class Client:
             message = dropped.reason.value if dropped.message is UNSET else dropped.message
             self._tell(sent, _unanswered(sent, message, dropped.reason))
         elif name == "error":
-            sent = self._session.error(now)
-            self._tell(sent, _unanswered(sent, str(_result(body).get("message")), "error"))
+            error = _error(body)
+            if error.code != Fault.BAD_TOKEN:  # that is no answer to a frame
+                sent = self._session.error(now)
+                self._tell(sent, _unanswered(sent, error.message, "error"))
         else:
             self._take_news(now, name, body)
 
@@ -322,6 +370,9 @@ class Client:
             self._session.waiting(decode(body, type=Waiting))
         elif name == "pace":
             self._session.paced(decode(body, type=Pace))
+        elif name == "expires":
+            if self._source is not None:
+                self._session.expires(now, decode(body, type=Expires))
         elif name == "drain":
             self._session.drain(now, decode(body, type=Drain))
         elif name == "refused":

@@ -20,6 +20,7 @@ const KEPT_RESULTS = 8; // per iterator whose reader is slower than the server
 export class Client {
   #base;
   #hello;
+  #token;
   #session;
   #Transport;
   #transport = null;
@@ -31,13 +32,16 @@ export class Client {
    * @param {string} url of the server; by default the one that this module was loaded from.
    * @param {object} options
    *   transport: "socketio" (default) or "websocket";
-   *   token, pipeline, policy ("latest" | "queue"): what the server is told;
+   *   token: what the server may ask for. Signed tokens last for minutes and open one connection each: give an (async)
+   *     function that returns a new one, and the client renews them for as long as it streams;
+   *   pipeline, policy ("latest" | "queue"): what the server is told;
    *   paced: false sends as fast as the window allows, whatever the server asks for.
    */
   constructor(url = import.meta.url, { transport = "socketio", token, pipeline, policy, paced = true } = {}) {
     if (!(transport in TRANSPORTS)) throw new TypeError(`no transport ${transport}: socketio or websocket`);
     this.#base = directory(url);
-    this.#hello = JSON.parse(JSON.stringify({ token, pipeline, policy })); // without what is undefined
+    this.#hello = { pipeline, policy };
+    this.#token = token;
     this.#session = new Session({ paced });
     this.#told = this.#session.situation;
     this.#Transport = TRANSPORTS[transport];
@@ -135,7 +139,31 @@ export class Client {
       this.#transport = null;
     } else if (state === "connecting" && !this.#transport) {
       this.#transport = new this.#Transport();
-      this.#transport.open(this.#base, { ...this.#hello, resume: this.#session.ticket }, this.#handlers());
+      this.#open(this.#transport);
+    }
+  }
+
+  async #open(transport) {
+    let token = this.#token;
+    if (typeof token === "function") {
+      try {
+        token = await token();
+      } catch (error) {
+        if (transport === this.#transport) this.#act((now) => this.#session.lost(now, `there is no token: ${error}`));
+        return;
+      }
+    }
+    if (transport !== this.#transport) return;
+    const hello = { ...this.#hello, token, resume: this.#session.ticket };
+    transport.open(this.#base, JSON.parse(JSON.stringify(hello)), this.#handlers()); // without what is undefined
+  }
+
+  async #renew(transport) {
+    try {
+      const token = await this.#token();
+      if (transport === this.#transport && transport.writable) transport.renew(token);
+    } catch (error) {
+      console.warn("there is no token:", error); // asked again soon
     }
   }
 
@@ -149,6 +177,11 @@ export class Client {
   }
 
   #received(name, body) {
+    if (name === "expires" && typeof this.#token !== "function") return; // then it ends
+    if (name === "refused") {
+      this.#act((now) => this.#session.refused(now, body));
+      return;
+    }
     const frame = this.#act((now) => this.#session.received(now, name, body));
     if (name === "result" && frame) {
       this.#emit(name, { ...body, round_trip_ms: frame.roundTrip, context: frame.context });
@@ -162,6 +195,7 @@ export class Client {
   /** Send what may be sent, and come back when time alone can change that. */
   #pump() {
     const now = performance.now();
+    if (this.#transport && this.#session.takesToken(now)) this.#renew(this.#transport);
     if (this.#session.wants(now) && this.#transport.writable) {
       const { seq, data } = this.#session.take(now);
       this.#transport.send(seq, data);

@@ -12,6 +12,9 @@ const FIRST_WAIT_MS = 500; // full jitter: a random wait below this bound, which
 const LONGEST_WAIT_MS = 10_000;
 const GRACE_MS = 4_500; // past its deadline, an unanswered frame is given up, and a silent connection with it
 
+const RENEW_AFTER = 0.5; // of a token's time
+const RETRY_RENEW_MS = 5_000; // until the server has taken one
+
 /** Drops that mean too much was sent; the other reasons say nothing about the rate. */
 const OVERLOAD = new Set(["superseded", "expired", "rate_limited", "not_admitted"]);
 
@@ -34,6 +37,7 @@ export class Session {
   #until = Infinity;
   #reconnectAfter = 0;
   #heard = 0;
+  #renewAt = Infinity;
   #random;
   #paced;
 
@@ -83,13 +87,22 @@ export class Session {
   /** An event of the server. Returns the frame that it answers, or null; what does not fit the state is ignored. */
   received(now, name, body) {
     this.#heard = now;
+    if (name === "error" && body.code === "bad_token") return null; // no answer to a picture
     if (name === "result" || name === "dropped" || name === "error") return this.#answered(now, name, body);
     if (!(name in TABLE[this.state])) return null;
     if (name === "ready") this.#ready(body);
     else if (name === "waiting") this.#waiting(body);
     else if (name === "pace") this.pace.budget(body.interval_ms);
     else if (name === "drain") this.#drain(now, body);
+    else if (name === "expires") this.#renewAt = now + RENEW_AFTER * body.expires_in_ms;
     return null;
+  }
+
+  /** Whether another token should be sent now; true once, and again later while the server has taken none. */
+  takesToken(now) {
+    if (now < this.#renewAt) return false;
+    this.#renewAt = now + RETRY_RENEW_MS;
+    return true;
   }
 
   /** The newest picture, to be sent as soon as it may; it replaces one that still waits here. */
@@ -141,7 +154,7 @@ export class Session {
     const [oldest] = this.unanswered.values();
     const answer = oldest ? this.#giveUpAt(oldest) : Infinity;
     const turn = this.#held && this.#windowOpen() ? this.#dueAt() : Infinity;
-    return Math.min(this.#until, answer, turn);
+    return Math.min(this.#until, answer, turn, this.#renewAt);
   }
 
   #ready(terms) {
@@ -208,6 +221,7 @@ export class Session {
   #enter(event, detail, until = Infinity) {
     this.situation = Object.freeze({ ...detail, state: next(this.state, event) });
     this.#until = until;
+    if (this.state !== "waiting" && this.state !== "live") this.#renewAt = Infinity;
   }
 
   /** A new connection is a new lane: what was unanswered stays so, and seq starts again. */

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from framelane.server.protocol import Drain, Drop, Dropped, Ready, RefusedData, Waiting
+from framelane.server.protocol import Drain, Drop, Dropped, Expires, Ready, RefusedData, Waiting
 from framelane.server.protocol import Pace as PaceEvent
 
 from .pace import Pace
@@ -29,6 +29,9 @@ FIRST_WAIT_MS = 500.0
 LONGEST_WAIT_MS = 10_000.0
 GRACE_MS = 4_500.0
 """Past its deadline, an unanswered frame is given up, and a silent connection with it."""
+RENEW_AFTER = 0.5
+RETRY_RENEW_MS = 5_000.0
+"""A token is renewed when half of its time is over, and again so often until the server has taken one."""
 
 OVERLOAD = frozenset({Drop.SUPERSEDED, Drop.EXPIRED, Drop.RATE_LIMITED, Drop.NOT_ADMITTED})
 """Drops that mean too much was sent; the other reasons say nothing about the rate."""
@@ -98,6 +101,7 @@ class Session:
         self._until = math.inf
         self._reconnect_after = 0.0
         self._heard = -math.inf
+        self._renew_at = math.inf
         self._paced = paced
         self._jitter = jitter
 
@@ -152,6 +156,18 @@ class Session:
     def paced(self, pace: PaceEvent) -> None:
         if self._expects("pace"):
             self.pace.budget(pace.interval_ms)
+
+    def expires(self, now: float, expires: Expires) -> None:
+        """The connection ends then, unless `takes_token` is heeded."""
+        if self._expects("expires"):
+            self._renew_at = now + RENEW_AFTER * expires.expires_in_ms
+
+    def takes_token(self, now: float) -> bool:
+        """Whether another token should be sent now; True once, and again later while the server has taken none."""
+        if now < self._renew_at:
+            return False
+        self._renew_at = now + RETRY_RENEW_MS
+        return True
 
     def drain(self, now: float, drain: Drain) -> None:
         if self._expects("drain"):
@@ -245,7 +261,7 @@ class Session:
     @property
     def wake_at(self) -> float:
         """When to call `tick` and `take` again; infinity if time alone changes nothing."""
-        moment = self._until
+        moment = min(self._until, self._renew_at)
         oldest = self._oldest()
         if oldest is not None:
             moment = min(moment, self._give_up_at(oldest))
@@ -280,6 +296,8 @@ class Session:
     def _enter(self, event: str, until: float = math.inf, **detail: Any) -> None:
         self.situation = Situation(state=next_state(self.state, event), **detail)
         self._until = until
+        if self.state not in (State.WAITING, State.LIVE):
+            self._renew_at = math.inf
 
     def _forget(self) -> None:
         """A new connection is a new lane: what was unanswered stays so, and seq starts again."""

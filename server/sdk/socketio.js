@@ -1,7 +1,7 @@
 // The Socket.IO door as a transport. Reconnecting is the session's business, so the library's own is off. The bundled
 // client is loaded when it is first needed: whoever uses /ws never downloads it.
 
-const EVENTS = ["ready", "waiting", "result", "dropped", "error", "pace", "drain"];
+const EVENTS = ["ready", "waiting", "result", "dropped", "error", "pace", "expires", "drain", "refused"];
 
 export class SocketIoTransport {
   #socket = null;
@@ -19,6 +19,10 @@ export class SocketIoTransport {
 
   send(seq, data) {
     this.#socket.volatile.emit("frame", seq, data);
+  }
+
+  renew(token) {
+    this.#socket.emit("renew", { token });
   }
 
   close() {

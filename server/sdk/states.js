@@ -1,13 +1,15 @@
 // The client's states: the table in server/protocol.py, which client.py follows too. A test holds all three equal.
 
+const OVER = { refused_for_now: "backoff", refused: "closed", lost: "backoff" };
+
 /** state → event → next state. `close`, the application's own, ends in "closed" from anywhere. */
 export const TABLE = Object.freeze({
   idle: { connect: "connecting" },
   connecting: { opened: "greeting", lost: "backoff" },
   greeting: { ready: "live", waiting: "waiting", refused_for_now: "backoff", refused: "closed", lost: "backoff" },
-  waiting: { waiting: "waiting", ready: "live", drain: "draining", lost: "backoff" },
-  live: { answered: "live", pace: "live", drain: "draining", lost: "backoff" },
-  draining: { answered: "draining", all_answered: "backoff", lost: "backoff" },
+  waiting: { waiting: "waiting", ready: "live", expires: "waiting", drain: "draining", ...OVER },
+  live: { answered: "live", pace: "live", expires: "live", drain: "draining", ...OVER },
+  draining: { answered: "draining", all_answered: "backoff", ...OVER },
   backoff: { elapsed: "connecting" },
   closed: { connect: "connecting" },
 });

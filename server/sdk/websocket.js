@@ -31,6 +31,10 @@ export class WebSocketTransport {
     this.#socket.send(encode(["frame", seq, data]));
   }
 
+  renew(token) {
+    this.#socket.send(encode(["renew", { token }]));
+  }
+
   close() {
     this.#closed = true;
     this.#socket?.close();

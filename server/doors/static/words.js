@@ -12,6 +12,7 @@ const REFUSALS = {
   full: "All places are taken.",
   rate_limited: "Too many connections came from here at once.",
   draining: "This server is being replaced.",
+  idle: "The page sent nothing for a while, and its place was given to somebody else.",
 };
 
 /** The sentence for a client's situation, while it is not live. */

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from framelane.server.doors.audit import AuditDoor
 from framelane.server.lanes.limits import Limits
+from framelane.server.lanes.passes import Passes
 from framelane.server.slots.audit import JobState
 
 
@@ -55,7 +56,7 @@ def house_with(token: str | None = None, **config: Any) -> Any:
     async def build() -> AsyncIterator[House]:
         async with auditing(**config) as running:
             readiness = Readiness()
-            door = AuditDoor(running.auditor, readiness, Limits(pipeline="echo", token=token))
+            door = AuditDoor(running.auditor, readiness, Limits(pipeline="echo"), Passes(token, None, lambda: 0.0))
             transport = httpx.ASGITransport(Starlette(routes=door.routes()))
             async with httpx.AsyncClient(transport=transport, base_url="http://here", timeout=30) as http:
                 yield House(running, http, readiness)

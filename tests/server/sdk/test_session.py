@@ -56,6 +56,32 @@ STORIES: dict[str, Story] = {
         [500, "receive", ["waiting", {"position": 1, "retry_after_ms": 300, "ticket": "t"}]],
         [900, "receive", ["ready", TERMS]],
     ],
+    "token_is_renewed_at_half_of_its_time_and_asked_for_again_until_one_was_taken": live(
+        [20, "receive", ["expires", {"expires_in_ms": 60_000}]],
+        [30_019, "token", None],
+        [30_020, "token", None],
+        [30_021, "token", None],
+        [35_020, "token", None],
+        [35_100, "receive", ["expires", {"expires_in_ms": 300_000}]],
+        [40_020, "token", None],
+    ),
+    "token_of_a_connection_that_was_lost_is_not_renewed": live(
+        [20, "receive", ["expires", {"expires_in_ms": 60_000}]], [30, "lost", None], [40_000, "token", None]
+    ),
+    "client_that_waits_renews_too": [
+        *LIVE[:2],
+        [10, "receive", ["waiting", {"position": 3, "retry_after_ms": 900}]],
+        [10, "receive", ["expires", {"expires_in_ms": 1000}]],
+        [510, "token", None],
+        [520, "receive", ["ready", TERMS]],
+        [6000, "token", None],
+    ],
+    "live_client_that_is_refused_for_now_comes_back": live(
+        *send(20), [30, "refused", {"code": "unauthorized", "message": "it has expired", "retry_after_ms": 0}]
+    ),
+    "live_client_that_is_refused_for_good_does_not": live(
+        *send(20), [30, "refused", {"code": "idle", "message": "nothing came"}]
+    ),
     "transport_that_does_not_open_is_given_up": [[0, "connect", None], [9999, "tick", None], [10_000, "tick", None]],
     "server_that_does_not_greet_is_given_up": [*LIVE[:2], [10_004, "tick", None], [10_005, "tick", None]],
     "waits_double_with_full_jitter": [

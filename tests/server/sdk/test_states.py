@@ -21,6 +21,9 @@ EVENTS = {
     "result, dropped": ["answered"],
     "pace": ["pace"],
     "drain": ["drain"],
+    "expires": ["expires"],
+    "refused (retryable)": ["refused_for_now"],
+    "refused (other)": ["refused"],
     "all answered, or transport lost": ["all_answered", "lost"],
     "the wait is over": ["elapsed"],
 }

@@ -1,0 +1,113 @@
+"""Who may come in at all: nobody is asked, everybody needs one word, or each needs a signed token of its own.
+
+A signed token is worth one connection. Its id (`jti`) is *spent* by the lane that it opens, and bound to the ticket
+which that lane's client, and nobody else, is given (``Waiting.ticket``). From then on until the token expires:
+
+    who shows it               with                       is
+    a new connection           that ticket (`resume`)     the same client, back after its connection was lost: let in
+    a new connection           no ticket, or another      a replay: refused
+    the live connection        `renew`                    the same client: nothing changes
+    a request over HTTP        –                          a lane of its own has no ticket: refused after the first
+
+So a token that was read from a log, a proxy or somebody's screen opens nothing, since the ticket went over the
+connection only; and a client whose network changes comes back with the token it has. A client that loses its connection
+before it was given its ticket needs another token, as does one that is sent to another replica by name only: replicas
+do not know each other's tokens. Ids are kept until their tokens expire, five minutes at most, and only of tokens that
+were found good: nobody but the issuer can fill this memory, and when it is full new tokens are refused, none forgotten.
+
+A token's end is its connection's end. Until then the client may `renew` with another token of the same campaign.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from framelane.server.errors import Refused
+from framelane.server.protocol import Refusal
+
+from .lane import Lane
+from .tokens import Pass, Tokens
+
+MOST_SPENT = 200_000
+"""Ids remembered; 60 MiB at most. So many connections in five minutes are 660 a second."""
+_RETRY_MS = 5_000
+
+
+class Passes:
+    """Checks what clients show, and remembers what was shown.
+
+    Args:
+        word: what everybody must show, or None.
+        tokens: what verifies signed tokens, or None; with both, either is enough.
+        wall: Unix time.
+    """
+
+    def __init__(self, word: str | None, tokens: Tokens | None, wall: Callable[[], float]) -> None:
+        self._word = word
+        self._wall = wall
+        self._spent: dict[str, str] = {}  # id of a token → ticket of the lane that it opened; "" is nobody's
+        self._ends: list[tuple[float, str]] = []
+        self.tokens = tokens
+
+    def check(self, token: str | None, ticket: str = "", *, again: bool = False) -> Pass | None:
+        """What the token says; None where it is no signed one.
+
+        Args:
+            token: what the client shows.
+            ticket: of the lane that it says to have had.
+            again: it opens nothing: that it was used before does not matter.
+
+        Raises:
+            Refused: it may not come in.
+        """
+        given = token or ""
+        if self._word is not None and _same(given, self._word):
+            return None
+        if self.tokens is None:
+            if self._word is None:
+                return None
+            raise Refused("a valid token is needed", code=Refusal.UNAUTHORIZED)
+        if not given:
+            raise Refused("a token is needed", code=Refusal.UNAUTHORIZED)
+        now = self._wall()
+        shown = self.tokens.check(given, now)
+        self._forget(now)
+        bound = self._spent.get(shown.id)
+        if bound is None:
+            if len(self._spent) >= MOST_SPENT:
+                raise Refused("too many new clients at once", code=Refusal.FULL, retry_after_ms=_RETRY_MS)
+        elif not again and not (bound and _same(ticket, bound)):
+            raise Refused("the token was used before: each connection needs its own", code=Refusal.UNAUTHORIZED)
+        return shown
+
+    def spend(self, shown: Pass | None, ticket: str) -> None:
+        """The token has opened something: a lane with this ticket, or what nobody comes back to ("")."""
+        if shown is None:
+            return
+        if shown.id not in self._spent:
+            heappush(self._ends, (shown.expires_at, shown.id))
+        self._spent[shown.id] = ticket
+
+    def bind(self, lane: Lane, shown: Pass | None, now: float) -> None:
+        """The token has opened this lane, or prolongs it. `now` is on the lanes' clock."""
+        if shown is None:
+            return
+        self.spend(shown, lane.ticket)
+        lane.token, lane.campaign = shown.id, shown.campaign
+        expires_at = now + shown.expires_at - self._wall()
+        lane.expires_at = expires_at if math.isinf(lane.expires_at) else max(lane.expires_at, expires_at)
+
+    def left_ms(self, lane: Lane, now: float) -> int | None:
+        """Milliseconds until the lane's token expires; None if it does not."""
+        return None if math.isinf(lane.expires_at) else max(0, round(1000 * (lane.expires_at - now)))
+
+    def _forget(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            self._spent.pop(heappop(self._ends)[1], None)
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
