@@ -38,7 +38,7 @@ def connect(host: str, port: int, path: str, subprotocol: str | None = None, tim
     """
     connection = socket.create_connection((host, port), timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(_request(host, port, path, subprotocol))
+    connection.sendall(request(host, port, path, subprotocol))
     answer = b""
     while b"\r\n\r\n" not in answer:
         received = connection.recv(1)  # by single bytes: what follows the answer is already a frame
@@ -51,7 +51,8 @@ def connect(host: str, port: int, path: str, subprotocol: str | None = None, tim
     return connection
 
 
-def _request(host: str, port: int, path: str, subprotocol: str | None) -> bytes:
+def request(host: str, port: int, path: str, subprotocol: str | None) -> bytes:
+    """What asks a server for the websocket protocol."""
     lines = [
         f"GET {path} HTTP/1.1",
         f"Host: {host}:{port}",

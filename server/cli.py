@@ -157,6 +157,7 @@ def token(campaign: str, seconds: int, kid: str | None, config: Path | None, new
         sys.exit(START_FAILED)
 
 
+main.add_command(Elsewhere("swarm", "framelane.loadtests.swarm.command", "Let hundreds of users stream at a server."))
 main.add_command(Elsewhere("sweep", "framelane.loadtests.sweep_command", "Find what limits a server, by prediction."))
 main.add_command(Elsewhere("density", "framelane.loadtests.density_command", "Find how many users a machine holds."))
 main.add_command(Elsewhere("probe", "framelane.loadtests.probe_command", "Tell whether slots really run at once."))

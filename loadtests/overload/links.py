@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 import socket
@@ -29,21 +28,31 @@ class Message(NamedTuple):
 
 
 class Link:
-    """A connection to /ws.
+    """A websocket connection, to /ws unless told otherwise.
 
     Args:
         address: host and port.
         receive_buffer: bytes of the kernel's receive buffer, 0 for the usual; small for a client that does not read.
+        path: with its query.
+        subprotocol: None for none.
 
     Attributes:
         upgraded: whether the server has switched to the websocket protocol.
         unsent: pieces that the kernel has not taken yet.
     """
 
-    __slots__ = ("_address", "_inbox", "fileno", "socket", "unsent", "upgraded")
+    __slots__ = ("_address", "_inbox", "_path", "_subprotocol", "fileno", "socket", "unsent", "upgraded")
 
-    def __init__(self, address: tuple[str, int], receive_buffer: int = 0) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        receive_buffer: int = 0,
+        path: str = WEBSOCKET_PATH,
+        subprotocol: str | None = SUBPROTOCOL,
+    ) -> None:
         self._address = address
+        self._path = path
+        self._subprotocol = subprotocol
         self._inbox = bytearray()
         self.upgraded = False
         self.unsent: deque[memoryview] = deque()
@@ -66,18 +75,7 @@ class Link:
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise Broken(os.strerror(code))
-        host, port = self._address
-        lines = [
-            f"GET {WEBSOCKET_PATH} HTTP/1.1",
-            f"Host: {host}:{port}",
-            "Connection: Upgrade",
-            "Upgrade: websocket",
-            "Sec-WebSocket-Version: 13",
-            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
-            f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
-            "\r\n",
-        ]
-        return self.send(("\r\n".join(lines).encode(),))
+        return self.send((rfc6455.request(*self._address, self._path, self._subprotocol),))
 
     def send(self, pieces: Sequence[bytes | bytearray]) -> int:
         """Send as much as the kernel takes, and keep the rest in ``unsent``; returns how many bytes there were.
@@ -127,8 +125,12 @@ class Link:
             raise Broken(str(error)) from None
         if not count:
             raise Broken("the server closed the connection")
-        self._inbox += memoryview(buffer)[:count]
+        self.feed(memoryview(buffer)[:count])
         return count
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Bytes that have come; ``receive`` does it by itself."""
+        self._inbox += data
 
     def messages(self) -> Iterator[Message]:
         """The whole messages that have come. Raises Broken if the server did not switch protocols."""

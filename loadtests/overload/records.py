@@ -118,6 +118,10 @@ class Records:
         outcomes.append(UNANSWERED)
         return number
 
+    def intended(self, number: int) -> float:
+        """When the frame was due."""
+        return self._frames[0][number]
+
     def answer(self, number: int, now: float, outcome: int) -> None:
         """The frame has its answer."""
         self._frames[1][number] = now

@@ -1,0 +1,214 @@
+"""The command ``framelane swarm``."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.live import Live
+from rich.text import Text
+
+from framelane.loadtests import tools
+from framelane.loadtests.overload.targets import Target, roomy
+from framelane.loadtests.processes import cores
+from framelane.loadtests.report import as_csv
+
+from . import pages
+from .album import MIXED_SIZES, SIZES, Album, size_of
+from .audience import AUDIENCES, with_turns
+from .findings import Objective
+from .run import Given, Orders, Progress, Swarming, own_server
+from .shapes import SHAPES, Stage, Wish
+
+VOID = 4
+"""Exit status: the generator was too late, so nothing was found out about the server."""
+_DOORS = {
+    "both": ("WebSocketUser", "SocketIOUser"),
+    "ws": ("WebSocketUser",),
+    "socketio": ("SocketIOUser",),
+    "stock": ("StockSocketIOUser",),
+}
+_PLACES = ("--max-clients", "--client-fps")
+
+
+@click.command(name="swarm")
+@click.option("-u", "--users", type=click.IntRange(1), default=100, show_default=True, help="the most users at once")
+@click.option("--fps", type=click.FloatRange(0.01, 60), default=0.75, show_default=True, help="frames/s of each user")
+@click.option("--shape", type=click.Choice(SHAPES), default="steady", show_default=True, help="see above")
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="each level is held")
+@click.option("--first", type=click.IntRange(1), default=50, show_default=True, help="users at first (steps, ramp)")
+@click.option("--step", type=click.IntRange(1), default=150, show_default=True, help="users more per step (steps)")
+@click.option("--spawn-rate", type=click.FloatRange(1), default=50.0, show_default=True, help="users coming per second")
+@click.option("--door", type=click.Choice(list(_DOORS)), default="both", show_default=True, help="see above")
+@click.option("--sizes", default=",".join(SIZES), show_default=True, help="of pictures: 640x480,320x240; or mixed")
+@click.option("--audience", type=click.Choice(list(AUDIENCES)), default="steady", show_default=True, help="see above")
+@click.option("--replay", type=click.Path(exists=True, dir_okay=False), help="sessions that `serve --record` wrote")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="of the generator")
+@click.option("--delivery", type=click.FloatRange(0, 1), default=0.979, show_default=True, help="objective: at least")
+@click.option("--p50-ms", type=click.FloatRange(0), default=259.0, show_default=True, help="objective: at most; 0: any")
+@click.option("--url", default="", help="a running server, http://host:port  [default: one is started]")
+@click.option("--device", default="auto", show_default=True, help="of the server that is started, as in `serve`")
+@click.option("--pipeline", default="face_mesh", show_default=True, help="as in `serve`, or sharpness: one run a frame")
+@click.option("--slots", type=click.IntRange(0), default=0, help="active slots  [default: fits the machine]")
+@click.option("--workers", type=click.IntRange(0), default=0, help="workers  [default: fits the machine]")
+@click.option("--serve", multiple=True, metavar="ARGS", help="further arguments for `framelane serve`")
+@tools.output_option("swarm")
+def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
+    """Let hundreds of users stream a moving face, and tell what each of them got.
+
+    Frames are due at fixed intervals, from a phase of each user's own, whether or not answers come (an open loop), and
+    age counts from the moment a frame was due. Pictures are real JPEGs of one face, in several qualities and motions,
+    played in real time: at 0.75 fps two of them are 1.33 s of motion apart. After the last frame answers are waited
+    for before anything is counted. A failed connect fails the run; a generator whose own lag p99 is over 50 ms voids
+    it. Users run in Locust; the same users are there for plain Locust: locust -f loadtests/locustfile.py.
+
+    \b
+    Shapes
+      steady   --users come and stay for --seconds
+      steps    from --first to --users by --step, each level held: the curve, and the most users that hold the objective
+      ramp     from --first to --users without a stop    spike   a quarter, all at once, a quarter again
+      soak     as steady; choose a long --seconds
+    Audiences
+      steady   everybody streams all the time
+      audience people who think, hide their tab, turn their phone, have slow 3G or lossy Wi-Fi, lose their connection
+      hostile  the same with one in five that never reads, speaks an old protocol or sends garbage; the figures of
+               honest users are told apart, and only theirs count
+    Doors
+      both     half of the users each    ws   plain websockets    socketio   Socket.IO, default parser
+      stock    python-socketio's own client through locust.contrib.socketio. It costs several times as much per frame
+               (see the report's "generator, ms per result"), so it is not the default; what the lean users send and
+               understand on the wire is the same, and tests hold them to it. Shaped networks need a lean door.
+
+    \b
+      framelane swarm -u 500 --device sim:8 --pipeline sharpness --slots 4     a server of known capacity
+      framelane swarm --shape steps --first 200 -u 800 --seconds 30            this machine's curve
+      framelane swarm --url http://localhost:8000 --audience hostile -u 200
+      framelane swarm --replay sessions.ndjson -u 300
+
+    A running server promises each client 10 fps unless told otherwise, and lets in only as many as that allows: start it
+    with --client-fps 0.75 or --max-clients, or users will be told to wait (the report says so).
+
+    Exit status: 0 valid and the objective held at every level; 1 it did not, or connects failed; 2 nothing could be
+    started; 4 void; 130 interrupted. Ctrl-C keeps what was measured and leaves no process.
+    """
+    out = tools.console()
+    with (
+        tools.failing(ValueError, OSError, http.client.HTTPException, msgspec.MsgspecError),
+        tempfile.TemporaryDirectory(prefix="framelane-swarm-") as name,
+    ):
+        folder = Path(name)
+        wish = Wish(
+            shape=given["shape"], users=given["users"], first=given["first"], step=given["step"],
+            seconds=given["seconds"], rate=given["spawn_rate"],
+        )  # fmt: skip
+        stages = wish.stages()
+        sizes = MIXED_SIZES if given["sizes"] == "mixed" else tuple(given["sizes"].split(","))
+        objective = Objective(delivery=given["delivery"], p50_ms=given["p50_ms"])
+        facts = tools.machine_facts()
+        with tools.interruptible(out) as interrupted:
+            out.print(f"[dim]drawing the pictures; {_plan(stages)}[/]")
+            clips = _clips(folder, given, sizes)
+        if interrupted():
+            sys.exit(tools.INTERRUPTED)
+        orders = Orders(_DOORS[given["door"]], _arguments(given, wish, clips), _longest(stages))
+        if url:
+            site = Given(url)
+            swarming = _let_loose(out, Swarming, site, site.host, orders, folder, stages)
+        else:
+            target = _target(given, tools.serve_arguments(serve))
+            with own_server(target, folder) as server:
+                swarming = _let_loose(out, Swarming, server, "127.0.0.1", orders, folder, stages)
+        course, stopped = swarming
+        subject = pages.Subject(
+            fps=given["fps"], audience=given["audience"], shape=given["shape"], objective=objective,
+            facts={**facts, "users": f"{given['users']}, {given['door']}, {given['audience']}"},
+            interrupted=stopped, own_server=not url,
+        )  # fmt: skip
+        report, verdict, users = pages.describe(subject, course)
+    if users:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "swarm-users.csv").write_text(as_csv(pages.user_table(users)), encoding="utf-8")
+    tools.finish(out, report, output, {"met": 0, "missed": tools.FAILED, "void": VOID}[verdict])
+
+
+def _let_loose(out: Any, kind: type[Swarming], site: Any, host: str, orders: Orders, folder: Path, stages: Any) -> Any:
+    """Run it with a line that says how it goes."""
+    whole = sum(_seconds(stage, before) for stage, before in zip(stages, [None, *stages], strict=False))
+    if not out.is_terminal:
+        last = [0.0]
+
+        def tell(progress: Progress) -> None:
+            if progress.elapsed - last[0] >= 10:
+                last[0] = progress.elapsed
+                out.print(f"[dim]{_line(progress, whole)}[/]")
+
+        swarming = kind(site, host, orders, folder, tell)
+        return swarming.run(), swarming.interrupted
+    with Live(Text(""), console=out, transient=True, refresh_per_second=4) as live:
+        swarming = kind(site, host, orders, folder, lambda progress: live.update(Text(_line(progress, whole))))
+        return swarming.run(), swarming.interrupted
+
+
+def _line(progress: Progress, whole: float) -> str:
+    counts = progress.counts
+    return (
+        f"{progress.elapsed:4.0f} of about {whole:.0f} s  {progress.users or '…'} users  {progress.rate:5.0f} results/s  "
+        f"p50 {progress.p50_ms:4.0f} ms  p95 {progress.p95_ms:4.0f} ms  dropped {counts.dropped}  errors {counts.errors}"
+    )
+
+
+def _seconds(stage: Stage, before: Stage | None) -> float:
+    """About how long a stage takes with its coming, settling and Locust's own second."""
+    return abs(stage.users - (before.users if before else 0)) / stage.rate + stage.seconds + 3.0
+
+
+def _longest(stages: list[Stage]) -> float:
+    return sum(_seconds(stage, before) for stage, before in zip(stages, [None, *stages], strict=False)) * 1.5
+
+
+def _plan(stages: list[Stage]) -> str:
+    return "levels: " + ", ".join(f"{stage.users} users for {stage.seconds:g} s" for stage in stages)
+
+
+def _clips(folder: Path, given: dict[str, Any], sizes: tuple[str, ...]) -> Path:
+    """Draw what the cameras see. Raises ValueError for a size that is none."""
+    for size in sizes:
+        size_of(size)
+    path = folder / "clips.msgpack"
+    Album.render(with_turns(given["audience"], sizes), given["fps"]).save(path)
+    return path
+
+
+def _arguments(given: dict[str, Any], wish: Wish, clips: Path) -> tuple[str, ...]:
+    """Locust's own arguments and those of ``locustfile.py``."""
+    values = {
+        "--users": wish.users, "--spawn-rate": wish.rate, "--shape": wish.shape, "--first": wish.first,
+        "--step": wish.step, "--hold": wish.seconds, "--fps": given["fps"], "--sizes": given["sizes"],
+        "--audience": given["audience"], "--clips": clips,
+    }  # fmt: skip
+    arguments = [part for name, value in values.items() for part in (name, str(value))]
+    if given["replay"]:
+        arguments += ["--replay", os.path.abspath(given["replay"])]
+    if given["processes"] > 1:
+        arguments += ["--processes", str(min(given["processes"], 4 * cores()))]
+    return tuple(arguments)
+
+
+def _target(given: dict[str, Any], arguments: list[str]) -> Target:
+    """The server that is started; with a place for everybody unless told otherwise."""
+    target = Target(
+        pipeline=given["pipeline"], device=given["device"], slots=given["slots"], workers=given["workers"],
+        arguments=tuple(arguments), precedence=True,
+    )  # fmt: skip
+    chosen = any(argument.startswith(_PLACES) for argument in arguments)
+    return target if chosen else roomy(target, given["users"])
+
+
+if __name__ == "__main__":
+    main()
