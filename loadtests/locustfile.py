@@ -17,11 +17,11 @@ from framelane.loadtests.swarm.users import SocketIOUser, WebSocketUser, add_arg
 __all__ = ["SocketIOUser", "StockSocketIOUser", "WebSocketUser"]
 
 
-@events.init_command_line_parser.add_listener
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def _arguments(parser: Any) -> None:
     add_arguments(parser)
 
 
-@events.init.add_listener
+@events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
     set_up(environment)

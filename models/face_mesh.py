@@ -54,6 +54,8 @@ class Face(NamedTuple):
     in_crop: Floats
     """[468, 3] in pixels of the crop."""
     ahead: Place
+    tracked: bool = False
+    """Found where it was in the frame before, without the detector."""
 
     def answer(self) -> Result:
         """The fields that a client gets, in pixels of the frame."""
@@ -70,7 +72,8 @@ class FaceMesh(Pipeline):
     """``faces: [{score, box: [x, y, width, height], landmarks}]``, in pixels of the image sent, as displayed.
 
     ``score`` is the detector's probability (for a tracked face: when it last looked), ``box`` the face without hair
-    and neck, ``landmarks`` float32 [468, 3]: x, y and z, in the same pixels; z grows away from the camera.
+    and neck, ``landmarks`` float32 [468, 3]: x, y and z, in the same pixels; z grows away from the camera. With
+    tracking each face also says whether it was ``tracked``: found without the detector.
     """
 
     detector = Model("blazeface_short")
@@ -114,6 +117,7 @@ class FaceMesh(Pipeline):
             view.open(track.places if track else ())
             faces, age = await self._follow(view, track)
             lane.state = remember(Track(view.size, age, [face.ahead for face in faces]))
+            return {"faces": [{**face.answer(), "tracked": face.tracked} for face in faces]}
         return {"faces": [face.answer() for face in faces]}
 
     async def _follow(self, view: View, track: Track | None) -> tuple[list[Face], int]:
@@ -124,7 +128,7 @@ class FaceMesh(Pipeline):
         if track.age >= every:
             return await self._look(view, track.places), 0
         faces = await self._landmarks(view, track.places, max(_SURE, self._min_presence))
-        faces = [face for face in faces if steady(face.place.square, face.ahead.square)]
+        faces = [face._replace(tracked=True) for face in faces if steady(face.place.square, face.ahead.square)]
         if not faces:
             return await self._look(view), 0
         lost_some = len(faces) < len(track.places)

@@ -46,6 +46,7 @@ from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .ops.lag import LoopLag
 from .ops.pressure import Facts
+from .ops.recorder import RecordedExchange, Recorder
 from .ops.watch import Watch, Watched
 from .plan import Plan
 from .proof import Proof
@@ -93,6 +94,7 @@ class Replica:
         self._auditor: Auditor | None = None
         self._watch: Watch | None = None
         self._entrance = Entrance(settings)
+        self._recorder = Recorder(Path(settings.record)) if settings.record else None
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then drain.
@@ -108,6 +110,8 @@ class Replica:
         auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
         watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores)
         sockets = self._listen()
+        if self._recorder is not None:
+            self._recorder.start()
         server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch), tls))
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
@@ -129,6 +133,8 @@ class Replica:
             auditor.close()
             for sock in sockets:
                 sock.close()
+            if self._recorder is not None:
+                self._recorder.stop()
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -158,6 +164,8 @@ class Replica:
         self._pool = Pool(self._pool_config(cells), self._pages, self._slots)
         limits = self._limits(described["stateful"])
         self._exchange = Exchange(self._pool, limits, time.monotonic, 0.0, self._entrance.passes)
+        parts = (self._pool, self._limits(described["stateful"]), time.monotonic, 0.0)
+        self._exchange = Exchange(*parts) if self._recorder is None else RecordedExchange(self._recorder, *parts)
         return self._pool, self._slots, self._exchange
 
     def _pool_config(self, cells: list[ModelCells]) -> PoolConfig:

@@ -182,6 +182,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, Meta(ge=1, le=86_400, description="seconds that the results of a long job are kept after its end")
     ] = 600.0
     admin_token: Annotated[str, Meta(description="what operators' verbs need", extra=_SECRET)] = ""
+    record: Annotated[
+        str,
+        Meta(
+            description="file that gets one line per client that leaves: when it sent and how many bytes, no pictures, "
+            "no addresses; `framelane swarm --replay` reads it"
+        ),
+    ] = ""
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="least severe of the log lines that are written")
     ] = "INFO"

@@ -58,7 +58,7 @@ class Album(msgspec.Struct, frozen=True):
 def size_of(text: str) -> tuple[int, int]:
     """Width and height. Raises ValueError."""
     width, x, height = text.partition("x")
-    if not x or not width.isdigit() or not height.isdigit() or not 16 <= min(int(width), int(height)):
+    if not x or not width.isdigit() or not height.isdigit() or not min(int(width), int(height)) >= 16:
         raise ValueError(f"{text!r}: a size is written as 640x480")
     return int(width), int(height)
 

@@ -5,7 +5,7 @@
                lossy networks, connections that are lost, one by one and all at once
     hostile    the same, and one in five does harm: never reads, speaks an old protocol, sends garbage
 
-A persona says how often something happens; a ``Life`` draws when. Honest users' figures are told apart from the others'.
+A persona says how often something happens; a ``Life`` draws when. Honest users' figures are told apart from all others.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from . import pages
 from .album import MIXED_SIZES, SIZES, Album, size_of
 from .audience import AUDIENCES, with_turns
 from .findings import Objective
+from .replay import LADDER, ReplayError, read_sessions
 from .run import Given, Orders, Progress, Swarming, own_server
 from .shapes import SHAPES, Stage, Wish
 
@@ -91,15 +92,15 @@ def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
       framelane swarm --url http://localhost:8000 --audience hostile -u 200
       framelane swarm --replay sessions.ndjson -u 300
 
-    A running server promises each client 10 fps unless told otherwise, and lets in only as many as that allows: start it
-    with --client-fps 0.75 or --max-clients, or users will be told to wait (the report says so).
+    A running server promises each client 10 fps unless told otherwise, and lets in only as many as that allows:
+    start it with --client-fps 0.75 or --max-clients, or users will be told to wait (the report says so).
 
     Exit status: 0 valid and the objective held at every level; 1 it did not, or connects failed; 2 nothing could be
     started; 4 void; 130 interrupted. Ctrl-C keeps what was measured and leaves no process.
     """
     out = tools.console()
     with (
-        tools.failing(ValueError, OSError, http.client.HTTPException, msgspec.MsgspecError),
+        tools.failing(ValueError, OSError, ReplayError, http.client.HTTPException, msgspec.MsgspecError),
         tempfile.TemporaryDirectory(prefix="framelane-swarm-") as name,
     ):
         folder = Path(name)
@@ -158,8 +159,9 @@ def _let_loose(out: Any, kind: type[Swarming], site: Any, host: str, orders: Ord
 def _line(progress: Progress, whole: float) -> str:
     counts = progress.counts
     return (
-        f"{progress.elapsed:4.0f} of about {whole:.0f} s  {progress.users or '…'} users  {progress.rate:5.0f} results/s  "
-        f"p50 {progress.p50_ms:4.0f} ms  p95 {progress.p95_ms:4.0f} ms  dropped {counts.dropped}  errors {counts.errors}"
+        f"{progress.elapsed:4.0f} of about {whole:.0f} s  {progress.users or '…'} users  "
+        f"{progress.rate:5.0f} results/s  p50 {progress.p50_ms:4.0f} ms  p95 {progress.p95_ms:4.0f} ms  "
+        f"dropped {counts.dropped}  errors {counts.errors}"
     )
 
 
@@ -180,8 +182,11 @@ def _clips(folder: Path, given: dict[str, Any], sizes: tuple[str, ...]) -> Path:
     """Draw what the cameras see. Raises ValueError for a size that is none."""
     for size in sizes:
         size_of(size)
+    if given["replay"]:
+        read_sessions(Path(given["replay"]))  # so that a bad file is told now, and by name
     path = folder / "clips.msgpack"
-    Album.render(with_turns(given["audience"], sizes), given["fps"]).save(path)
+    shown = LADDER if given["replay"] else with_turns(given["audience"], sizes)
+    Album.render(shown, given["fps"]).save(path)
     return path
 
 

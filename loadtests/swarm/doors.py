@@ -1,4 +1,4 @@
-"""The two doors from a user's side, without I/O: what goes out after the upgrade, what a frame looks like, what came in.
+"""The two doors from a user's side, without I/O: what goes out first, what a frame looks like, what has come in.
 
 Both are the least that their protocol needs: Engine.IO 4 and Socket.IO's default parser over one websocket, and
 msgpack arrays on ``/ws``. A frame is encoded once per picture, apart from its number. An instance belongs to one
@@ -196,4 +196,4 @@ def _text(payload: bytes) -> Reply:
     return Reply(rfc6455.head(len(payload), rfc6455.TEXT) + payload)
 
 
-DOORS: Final = {"ws": WebSocketDoor, "socketio": SocketIODoor}
+DOORS: Final[dict[str, type[WebSocketDoor] | type[SocketIODoor]]] = {"ws": WebSocketDoor, "socketio": SocketIODoor}

@@ -41,8 +41,9 @@ class Account(msgspec.Struct, kw_only=True):
         lost: connections that ended although nobody wanted it.
         paced: users whom the server asked to send less often than they do, and the longest interval asked for, in ms.
         waited: users who were told to wait.
-        cpu: processor seconds of this process.
-        cpu_at: its processor time at moments of ``time.monotonic``, about one a second.
+        refused: connections that the server did not take, by its code.
+        strangers: what became of users who do not keep to the protocol, by name.
+        cpu_at: processor time of this process at moments of ``time.monotonic``, about one a second.
     """
 
     users: list[User] = []
@@ -51,6 +52,7 @@ class Account(msgspec.Struct, kw_only=True):
     paced: dict[int, int] = {}
     waited: list[int] = []
     refused: dict[str, int] = {}
+    strangers: dict[str, int] = {}
     pipeline: str = ""
     deadline_ms: int = 500
     cpu_at: list[tuple[float, float]] = []
@@ -72,6 +74,7 @@ class Ledger:
         self._failed: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self.strangers: Counter[str] = Counter()
         self.records = Records()
         self.account = Account()
         self.tally = Tally.create(folder / f"{process}.tally")
@@ -120,6 +123,7 @@ class Ledger:
         self.used()
         account = self.account
         account.failed, account.lost, account.refused = dict(self._failed), dict(self._lost), dict(self._refused)
+        account.strangers = dict(self.strangers)
         files = {"account": msgspec.msgpack.encode(account), "tracked": self._tracked.tobytes()}
         for name, data in files.items():
             self._path(f"{name}.part").write_bytes(data)

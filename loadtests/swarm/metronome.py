@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import time
 from collections.abc import Callable
 
 import gevent
+
+log = logging.getLogger(__name__)
 
 _LONGEST_SLEEP_S = 0.02  # an earlier entry may come meanwhile, and nobody is woken for it
 
@@ -34,6 +37,9 @@ class Metronome:
             now = clock()
             while heap and heap[0][0] <= now:
                 when, _number, call = heapq.heappop(heap)
-                call(when)
+                try:
+                    call(when)
+                except Exception:  # it must cost this entry only, not all that are still to come
+                    log.exception("an entry of the metronome failed")
                 now = clock()
             gevent.sleep(min(max(0.0, heap[0][0] - now), _LONGEST_SLEEP_S) if heap else _LONGEST_SLEEP_S)

@@ -57,7 +57,11 @@ def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict
     title = f"Swarm: {course.before.get('pipeline', '?')} on {course.before.get('device', {}).get('used', '?')}"
     if found is None:
         said = (Finding("interrupted before anything was measured", "open"),)
-        return Report(name="swarm", title=title, findings=said, sections=(), facts=subject.facts, complete=False), "void", []  # fmt: skip
+        nothing = Report(
+            name="swarm", title=title, findings=said, sections=(), facts=subject.facts, simulated=simulated,
+            complete=False,
+        )  # fmt: skip
+        return nothing, "void", []
     honest = findings.of_users(found.recorded.frames, findings.numbers_of(found.users, honest=True))
     end = float(found.recorded.frames.intended.max()) if len(found.recorded.frames.intended) else 0.0
     marks = [mark for mark in course.marks if mark.start + 1 < end]
@@ -244,7 +248,12 @@ def _personas(summaries: Mapping[str, Summary], found: Found) -> Section:
     ]  # fmt: skip
     columns = ("persona", "", "sent", "delivery", "p50 ms", "p95 ms", "else")
     text = "Age counts from the moment a frame was due in the client, so it includes the persona's own network."
-    return Section(title="By persona", text=(text,), tables=(Table(columns=columns, rows=tuple(rows)),))
+    tables = [Table(columns=columns, rows=tuple(rows))]
+    strangers = found.sum("strangers")
+    if strangers:
+        named = tuple((str(name), count) for name, count in sorted(strangers.items()))
+        tables.append(Table(columns=("what became of those who do not keep to the protocol", "times"), rows=named))
+    return Section(title="By persona", text=(text,), tables=tuple(tables))
 
 
 def user_table(users: Sequence[UserFigures], folded: str = "") -> Table:
@@ -268,10 +277,8 @@ def _people(users: Sequence[UserFigures]) -> Section:
 
 
 def _server(course: Course) -> Section:
-    rows: list[tuple[Cell, ...]] = []
     before, after = _flat(course.before), _flat(course.after)
-    for name in dict.fromkeys((*before, *after)):
-        rows.append((name, before.get(name), after.get(name)))
+    rows = tuple((name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after)))
     counted: list[tuple[Cell, ...]] = [
         (name if not label else f"{name}: {label}", value)
         for (name, label), value in sorted(course.counted.items())
@@ -280,7 +287,7 @@ def _server(course: Course) -> Section:
     return Section(
         title="The server's own figures",
         tables=(
-            Table(columns=("/v1/status", "before", "after"), rows=tuple(rows)),
+            Table(columns=("/v1/status", "before", "after"), rows=rows),
             Table(columns=("/metrics, since the start", ""), rows=tuple(counted), folded="what it counted meanwhile"),
         ),
     )

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import msgspec
-
 from framelane.loadtests.overload.records import CODES, RESULT, Happening
 from framelane.server.protocol import Cut
 from framelane.server.sdk.session import Session

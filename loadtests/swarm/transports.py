@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -203,7 +204,10 @@ class ShapedTransport(LeanTransport):
             piece = data[start : start + count]
             start += count
             self._on_the_way += count
-            self._metronome.at(at, lambda _when, piece=piece: self._leave(link, piece))
+            self._metronome.at(at, self._leaving(link, piece))
+
+    def _leaving(self, link: Link | None, piece: bytes) -> Callable[[float], None]:
+        return lambda _when: self._leave(link, piece)
 
     def _leave(self, link: Link | None, piece: bytes) -> None:
         """A piece has come to the end of the wire: into the kernel with it."""

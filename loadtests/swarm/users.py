@@ -1,4 +1,4 @@
-"""The Locust users, and what one process of the swarm has for all of them. Importing it patches sockets, as Locust does.
+"""The Locust users, and what a process of the swarm has for all of them. Importing it patches sockets, as Locust does.
 
     WebSocketUser        /ws, lean                          SocketIOUser   /socket.io/, lean
     StockSocketIOUser    /socket.io/ with python-socketio's own client, on locust.contrib.socketio: see ``stock.py``
@@ -9,6 +9,7 @@ the event loop, so users cost what their messages cost.
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import random
@@ -16,6 +17,7 @@ import resource
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +35,7 @@ from .audience import AUDIENCES, Act, Life, Persona, Presence, cast, with_turns
 from .ledger import Ledger
 from .ledger import User as Enrolled
 from .metronome import Metronome
+from .replay import LADDER, LEAVES_AFTER_S, Programme, SizedCamera, read_sessions
 from .shapes import SHAPES, Stage, Walk, Wish
 from .streams import DRAIN_S, Stream, Transport
 from .transports import LeanTransport, ShapedTransport
@@ -62,6 +65,7 @@ class Shared:
         self.choices = choices
         self.address = _address(host)
         self.personas = AUDIENCES[choices.audience]
+        self.sessions = read_sessions(Path(choices.replay)) if choices.replay else []
         self.metronome = Metronome()
         self.gallery = gallery
         self.folder = Path(choices.records or tempfile.mkdtemp(prefix="framelane-swarm-"))
@@ -110,7 +114,8 @@ class Streamer(User):
         self._random = random.Random(self._user.number * 7919 + self._shared.choices.seed)
         self._presence = Presence()
         self._ended = Event()
-        self.camera = self._shared.gallery.camera(number)
+        gallery = self._shared.gallery
+        self.camera = SizedCamera(gallery, number) if self._shared.sessions else gallery.camera(number)
         self.stream = Stream(
             self._user, self._shared.ledger, self.camera, self._tell, self._random.random, persona.paced
         )
@@ -128,18 +133,20 @@ class Streamer(User):
         if self._persona.conduct in ("old", "garbage"):
             from .strangers import Stranger
 
-            Stranger(self._persona.conduct, self._shared.address, self._random, self._ended).run()
+            shared = self._shared
+            Stranger(self._persona.conduct, shared.address, self._random, self._ended, shared.ledger.strangers).run()
             return
         shared, stream = self._shared, self.stream
         stream.transport = self.transport(self._persona)
         now = time.monotonic()
-        interval = 1 / shared.choices.fps
-        stream.interval_ms = 1000 * interval
         shared.present[stream] = self._ended
         try:
             stream.begin(now)
-            self._keep_time(interval, now + self._random.random() * interval)
-            self._live(Life(self._persona, now, self._random.expovariate), shared.metronome)
+            if isinstance(self.camera, SizedCamera):
+                self._replay(self.camera, now)
+            else:
+                self._keep_time(now)
+                self._live(Life(self._persona, now, self._random.expovariate), self.camera)
             self._ended.wait()
         finally:
             del shared.present[stream]
@@ -152,9 +159,11 @@ class Streamer(User):
             self._ended.set()
         return super().stop(force)
 
-    def _keep_time(self, interval: float, first: float) -> None:
-        """Frames at fixed intervals from ``first`` on, whatever becomes of them."""
+    def _keep_time(self, now: float) -> None:
+        """Frames at fixed intervals from a phase of one's own on, whatever becomes of them."""
         metronome, stream, presence = self._shared.metronome, self.stream, self._presence
+        interval = 1 / self._shared.choices.fps
+        stream.interval_ms = 1000 * interval
 
         def due(when: float) -> None:
             if not stream.over:
@@ -162,23 +171,55 @@ class Streamer(User):
                 if presence.streams:
                     stream.due(when)
 
-        metronome.at(first, due)
+        metronome.at(now + self._random.random() * interval, due)
 
-    def _live(self, life: Life, metronome: Metronome) -> None:
-        acts = life.acts()
+    def _replay(self, camera: SizedCamera, now: float) -> None:
+        """Frames when and as large as they were in recorded sessions, from somewhere in the middle of the first."""
+        metronome, stream = self._shared.metronome, self.stream
+        programme = Programme(self._shared.sessions, self._random.random, now)
+        programme.start -= self._random.random() * programme.session.seconds
+
+        def play(now: float) -> None:
+            for at, size in programme.frames():
+                if at >= now:
+                    metronome.at(at, frame(size))
+            metronome.at(max(now, programme.stop) + LEAVES_AFTER_S, leave)
+
+        def frame(size: int) -> Callable[[float], None]:
+            def due(when: float) -> None:
+                camera.wanted = size
+                stream.due(when)
+
+            return due
+
+        def leave(_when: float) -> None:
+            if not stream.over:
+                stream.close()
+                programme.next()
+                metronome.at(programme.start, come)
+
+        def come(when: float) -> None:
+            if not stream.over:
+                stream.begin(time.monotonic())
+                play(when)
+
+        play(now)
+
+    def _live(self, life: Life, camera: ClipCamera) -> None:
+        """Whatever happens in the user's life besides."""
+        acts, metronome = life.acts(), self._shared.metronome
 
         def next_act() -> None:
             at, act = next(acts, (math.inf, Act.RESUME))
-            if at < math.inf:
-                metronome.at(at, lambda when: do(act))
+            metronome.at(at, functools.partial(do, act))
 
-        def do(act: Act) -> None:
+        def do(act: Act, _when: float) -> None:
             if self.stream.over:
                 return
             if act is Act.VANISH:
                 self.stream.leave(time.monotonic())
             elif act is Act.TURN:
-                self.camera.size = _turned(self.camera)
+                camera.size = _turned(camera)
             self._presence.does(act)
             next_act()
 
@@ -219,7 +260,7 @@ class Shape(LoadTestShape):
     abstract = True
 
     def __init__(self, stages: list[Stage], folder: Path) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._walk = Walk(stages)
         self._path = folder / MARKS
 
@@ -284,7 +325,9 @@ def set_up(environment: Any) -> None:
         environment.shape_class = Shape(wish.stages(), Path(options.records or tempfile.mkdtemp()))
         environment.shape_class.runner = environment.runner
     if not isinstance(environment.runner, MasterRunner):
-        events.quitting.add_listener(lambda environment, **_: _leave(made, environment))
+        events.quitting.add_listener(  # type: ignore[no-untyped-call]
+            lambda environment, **_: _leave(made, environment)
+        )
 
 
 def _leave(made: list[Shared], environment: Any) -> None:
@@ -311,6 +354,8 @@ def _turned(camera: ClipCamera) -> str:
 def _album(choices: Choices) -> Album:
     if choices.clips:
         return Album.load(Path(choices.clips))
+    if choices.replay:
+        return Album.render(LADDER, choices.fps)
     return Album.render(with_turns(choices.audience, choices.sizes), choices.fps)
 
 
