@@ -163,8 +163,7 @@ class Replica:
         )
         self._pool = Pool(self._pool_config(cells), self._pages, self._slots)
         limits = self._limits(described["stateful"])
-        self._exchange = Exchange(self._pool, limits, time.monotonic, 0.0, self._entrance.passes)
-        parts = (self._pool, self._limits(described["stateful"]), time.monotonic, 0.0)
+        parts = (self._pool, limits, time.monotonic, 0.0, self._entrance.passes)
         self._exchange = Exchange(*parts) if self._recorder is None else RecordedExchange(self._recorder, *parts)
         return self._pool, self._slots, self._exchange
 

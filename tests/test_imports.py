@@ -98,6 +98,12 @@ PURE = [
     "framelane.loadtests.plan",
     "framelane.loadtests.plan_simulation",
     "framelane.loadtests.sweep",
+    "framelane.loadtests.swarm.audience",
+    "framelane.loadtests.swarm.doors",
+    "framelane.loadtests.swarm.findings",
+    "framelane.loadtests.swarm.network",
+    "framelane.loadtests.swarm.pages",
+    "framelane.loadtests.swarm.shapes",
     "framelane.loadtests.charts",
 ]
 IMPURE_LIBRARIES = {"asyncio", "multiprocessing", "os", "select", "signal", "socket", "subprocess", "threading", "time"}

@@ -126,6 +126,8 @@ def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
             with own_server(target, folder) as server:
                 swarming = _let_loose(out, Swarming, server, "127.0.0.1", orders, folder, stages)
         course, stopped = swarming
+        if stopped:
+            out.print("[yellow]interrupted; what was measured so far:[/]")
         subject = pages.Subject(
             fps=given["fps"], audience=given["audience"], shape=given["shape"], objective=objective,
             facts={**facts, "users": f"{given['users']}, {given['door']}, {given['audience']}"},

@@ -72,7 +72,12 @@ def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict
     failed = found.sum("failed")
     if failed and verdict == "met":
         verdict = "missed"
-    sections = [_curve(levels, subject.objective), _course(found, subject.objective), _fates(honest), _people(users)]
+    sections = [
+        _curve(levels, subject.objective),
+        _course(found, subject.objective),
+        _fates(honest),
+        _people(users, found),
+    ]
     if len({user.persona for user in users}) > 1 and marks:
         sections.insert(2, _personas(findings.by_persona(found, marks[0].start, marks[-1].stop), found))
     sections.append(_server(course))
@@ -263,13 +268,17 @@ def user_table(users: Sequence[UserFigures], folded: str = "") -> Table:
     return Table(columns=columns, rows=rows, folded=folded)
 
 
-def _people(users: Sequence[UserFigures]) -> Section:
-    ratios = sorted(user.delivery for user in users if user.sent)
+def _people(users: Sequence[UserFigures], found: Found) -> Section:
+    enrolled = found.users
+    honest = [user for user in users if enrolled[user.number].honest]
+    ratios = sorted(user.delivery for user in honest if user.sent)
     text = []
     if ratios:
         worst, tenth = ratios[0], ratios[len(ratios) // 10]
-        text = [f"Of {len(users)} users the worst got {worst:.1%} of its frames, the worst tenth at most {tenth:.1%}."]
-    median = [user.p50_ms for user in users if math.isfinite(user.p50_ms)]
+        text = [
+            f"Of {len(honest)} users who keep to the rules the worst got {worst:.1%} of its frames, the worst tenth at most {tenth:.1%}."
+        ]
+    median = [user.p50_ms for user in honest if math.isfinite(user.p50_ms)]
     if median:
         low, high = np.percentile(median, (5, 95))
         text.append(f"Nine of ten users have a median age between {low:.0f} and {high:.0f} ms.")

@@ -41,6 +41,7 @@ from .streams import DRAIN_S, Stream, Transport
 from .transports import LeanTransport, ShapedTransport
 
 _TICK_S = 0.1
+_GARBAGE = 100_000  # objects between two collections: a frame makes none that needs one
 _SLACK_S = 2.0
 MARKS = "marks"
 """File of the levels that were reached, one JSON object a line."""
@@ -79,6 +80,7 @@ class Shared:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_GARBAGE)
         gevent.spawn(self.metronome.run)
         gevent.spawn(self._tick)
 
@@ -227,6 +229,8 @@ class Streamer(User):
 
     def _tell(self, name: str, age_ms: float, size: int) -> None:
         """Into Locust's own statistics: frames by door, drops and failed connects as its failures."""
+        if self._shared.choices.records:
+            return  # ``framelane swarm`` reads the records instead, and it is a tenth of what a frame costs here
         good = name in ("result", "connect")
         self.environment.events.request.fire(
             request_type=self.door,

@@ -78,8 +78,8 @@ class Recorder:
             log.warning("%d sessions were not recorded: too many at once, or %s is full", self.missed, self._path)
 
     def _write(self) -> None:
-        size = self._file.tell()
         with self._file as file:
+            size = file.tell()
             while (line := self._lines.get()) is not None:
                 data = msgspec.json.encode(line) + b"\n"
                 if size + len(data) > MOST_BYTES:

@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 DENSITY = ["density", "-d", "1x1x1", "--device", "sim:8", "-u", "10:70:30", "-s", "1", "-c", "1"]
+SWARM = ["swarm", "--device", "sim:8", "--pipeline", "echo", "--sizes", "160x120", "-u", "20", "--seconds", "100"]
 COMMANDS = {
     "sweep": (["sweep", "planted", "--only", "slow-device", "--seconds", "0.3"], "2/24"),
     "probe": (["probe", "--device", "sim:8", "--slots", "1,2", "--attempts", "10", "--rounds", "100"], "3/200"),
     "density": (DENSITY, "2/4 1x1x1: 70 users"),
+    "swarm": (SWARM, "20 users  "),
 }
 
 
@@ -50,7 +52,7 @@ def children(process):
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
-    "name", ["sweep", pytest.param("probe", marks=pytest.mark.prove), pytest.param("density", marks=pytest.mark.prove)]
+    "name", ["sweep", *(pytest.param(name, marks=pytest.mark.prove) for name in ("probe", "density", "swarm"))]
 )
 def test_interrupted_tool_leaves_no_process_and_keeps_what_was_measured(name, tmp_path):
     log = tmp_path / "log"
