@@ -276,7 +276,7 @@ def _people(users: Sequence[UserFigures], found: Found) -> Section:
     if ratios:
         worst, tenth = ratios[0], ratios[len(ratios) // 10]
         text = [
-            f"Of {len(honest)} users who keep to the rules the worst got {worst:.1%} of its frames, the worst tenth at most {tenth:.1%}."
+            f"{len(honest)} honest users: the worst got {worst:.1%} of its frames, the last tenth at most {tenth:.1%}."
         ]
     median = [user.p50_ms for user in honest if math.isfinite(user.p50_ms)]
     if median:
