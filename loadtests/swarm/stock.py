@@ -97,7 +97,7 @@ class StockSocketIOUser(Streamer):
     """A user of Socket.IO with the stock client."""
 
     door = "socketio-stock"
-    weight = 0
+    usual = False
 
     def transport(self, persona: Any) -> StockTransport:
         """See ``Streamer``; the network is not shaped."""

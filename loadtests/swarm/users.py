@@ -101,10 +101,15 @@ class Shared:
 
 
 class Streamer(User):
-    """A user that streams; subclasses choose the door."""
+    """A user that streams; subclasses choose the door.
+
+    Attributes:
+        usual: whether it takes part where no user classes were named.
+    """
 
     abstract = True
     door = ""
+    usual = True
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
@@ -320,6 +325,8 @@ def set_up(environment: Any) -> None:
         return made[0]
 
     environment.framelane_stage = stage
+    if not options.user_classes:
+        environment.user_classes = [kind for kind in environment.user_classes if kind.usual]
     environment.stop_timeout = max(environment.stop_timeout or 0.0, DRAIN_S + _SLACK_S)
     if options.shape != "none":
         wish = Wish(

@@ -44,23 +44,25 @@ class Recorder:
 
     Attributes:
         missed: sessions that did not fit the bounds.
-
-    Raises:
-        ConfigError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.missed = 0
         self._path = path
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        try:
-            self._file: BinaryIO = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
-        except OSError as error:
-            raise ConfigError(f"record = {str(path)!r}: {error.strerror}") from None
-        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to write."""
+        """Open the file, and begin to write.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        try:
+            file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
+        except OSError as error:
+            raise ConfigError(f"record = {str(self._path)!r}: {error.strerror}") from None
+        self._thread = threading.Thread(target=self._write, args=(file,), name="recorder", daemon=True)
         self._thread.start()
 
     def add(self, line: dict[str, Any]) -> None:
@@ -73,12 +75,13 @@ class Recorder:
     def stop(self) -> None:
         """Write what waits, and close the file."""
         self._lines.put(None)
-        self._thread.join(_JOIN_S)
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
         if self.missed:
             log.warning("%d sessions were not recorded: too many at once, or %s is full", self.missed, self._path)
 
-    def _write(self) -> None:
-        with self._file as file:
+    def _write(self, file: BinaryIO) -> None:
+        with file:
             size = file.tell()
             while (line := self._lines.get()) is not None:
                 data = msgspec.json.encode(line) + b"\n"

@@ -109,4 +109,4 @@ def test_file_is_its_owners_alone(world):
 
 def test_file_that_cannot_be_written_is_an_error_that_names_the_setting(tmp_path):
     with pytest.raises(ConfigError, match=r"record = '.*missing/file': No such file"):
-        Recorder(tmp_path / "missing" / "file")
+        Recorder(tmp_path / "missing" / "file").start()
