@@ -1,48 +1,52 @@
-"""Models on devices: the only module that imports ONNX Runtime.
+"""Models on devices: cells of shared memory in, one run, cells out; the same code for the CPU and for a card.
 
-A ``Session`` is one model on one device. It is checked against its ``model.toml`` when it is opened, and the device is
-proven, not believed: ONNX Runtime silently falls back to the CPU where CUDA cannot be had. Cells of shared memory are
-bound once (``bind``) and run many times: a run of one item on the CPU reads its input from the cell and writes its
-outputs into it, without a copy; a larger batch is gathered into staging arrays and scattered back.
+A ``Session`` is one model on one device, opened and proven by ``runtime.py``. A run has three steps, so that a slot may
+take the first of one batch while the second of another is going on:
 
-One thread calls a session, and ONNX Runtime uses one thread per session and never spins: parallelism comes from
+    gather   items → a batch: copy the cells' inputs into one staging buffer, and that to the card, in one piece each
+    execute  one run of ONNX Runtime, and the outputs back from the card, in one piece
+    scatter  copy the outputs into the cells
+
+On the CPU a single item skips the copies: its cell is bound, and read and written in place. Larger batches have staging
+buffers, bound once and used many times. On a card each batch size (a *bucket*) has two: one is gathered while the other
+runs. Their host half is page-locked, their other half lies on the card, and ONNX Runtime, which binds only the latter,
+copies nothing. (Binding a cell itself would be wrong there: an input that lies elsewhere is copied when it is *bound*.)
+
+One thread at a time takes each step, ONNX Runtime uses one thread per session and never spins: parallelism comes from
 processes, and spinning costs a whole core where several share it.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from . import runtime
+from .cuda import Card, CudaError, HostCard
 from .devices import Device, DeviceError
-from .errors import FramelaneError, ModelError
+from .providers import Tuning, bucket_table, buckets
 from .registry import ModelSpec, TensorSpec
+from .signature import check_signature
+from .staging import Array, Bound, Staging
 
-Array = npt.NDArray[Any]
+__all__ = ["Array", "Batch", "Bound", "OnnxSession", "Session", "best_batch", "open_session"]
 
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
-_ONNX_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(bool)": "bool",
-}
 _WARM_UP_RUNS = 5
 _WORTHWHILE = 0.9
 """A larger batch is best only when it takes at most this share of the time per item."""
+_BUFFERS = 2
+"""Per bucket of a card: one is gathered while the other runs."""
+_NO_GRAPH = "-1"
 
 
-class Bound(NamedTuple):
-    """A cell that a session may run: its arrays (leading axis 1) and what the session prepared for them."""
+class Batch(NamedTuple):
+    """Items that were gathered for one run; ``staging`` is the session's, and lent until ``scatter`` or ``drop``."""
 
-    inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
-    prepared: Any
+    items: Sequence[Bound]
+    staging: Any
 
 
 class Session(Protocol):
@@ -51,22 +55,41 @@ class Session(Protocol):
     spec: ModelSpec
     best_batch: int
     device: str
+    overlaps: bool
+    """Whether gathering a batch while another one runs gains anything."""
 
     def bind(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> Bound:
         """Prepare a cell, as arrays with a leading axis of 1, for any number of runs."""
 
-    def run(self, items: Sequence[Bound]) -> None:
-        """Run 1 … ``spec.max_batch`` cells at once and write their outputs.
+    def gather(self, items: Sequence[Bound]) -> Batch:
+        """Bring 1 … ``spec.max_batch`` cells to the device; at most two batches at a time."""
 
-        Raises:
-            Exception: whatever the model's run raises; no output of the batch is then valid.
-        """
+    def execute(self, batch: Batch) -> None:
+        """Run a batch. Raises whatever the model's run raises; then the batch must be dropped."""
+
+    def scatter(self, batch: Batch) -> None:
+        """Write a batch's outputs into its cells, and end it."""
+
+    def drop(self, batch: Batch) -> None:
+        """End a batch that was not run."""
+
+    def run(self, items: Sequence[Bound]) -> None:
+        """All three steps. Raises what ``execute`` raises; no output of the batch is then valid."""
 
     def warm_up(self) -> dict[int, float]:
         """Run every batch size before the first client does, and choose ``best_batch``; milliseconds by batch size."""
 
+    def enter_thread(self) -> None:
+        """To be called once on each further thread that takes a step."""
 
-def open_session(spec: ModelSpec, device: Device) -> Session:
+    def facts(self) -> dict[str, Any]:
+        """What is known of this session, for ``/v1/status``."""
+
+    def close(self) -> None:
+        """Wait for the device, and give back what is held of it. Nothing may be called afterwards."""
+
+
+def open_session(spec: ModelSpec, device: Device, tuning: Tuning | None = None) -> Session:
     """Open a model on a device.
 
     Raises:
@@ -78,27 +101,44 @@ def open_session(spec: ModelSpec, device: Device) -> Session:
 
         return SimulatedSession(spec, device)
     if device.kind != "auto":
-        return OnnxSession(spec, device)
+        return OnnxSession(spec, device, tuning)
     try:
-        return OnnxSession(spec, Device("cuda", device.index, name=f"cuda:{device.index}"))
+        return OnnxSession(spec, Device("cuda", device.index, name=f"cuda:{device.index}"), tuning)
     except DeviceError:
         return OnnxSession(spec, Device("cpu", name="cpu"))
 
 
 class OnnxSession:
-    """A model in ONNX Runtime."""
+    """A model in ONNX Runtime.
 
-    def __init__(self, spec: ModelSpec, device: Device) -> None:
+    Args:
+        spec: the model.
+        device: where; not "auto".
+        tuning: how, on a card.
+        card: with the CPU, take the path that a card takes; for tests and for `gpu_check`.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, device: Device, tuning: Tuning | None = None, card: HostCard | None = None
+    ) -> None:
         self.spec = spec
         self.best_batch = 1
         self.device = device.name
-        self._ort = _onnxruntime()
-        self._session = _open(self._ort, spec, device)
-        _check(spec, self._session)
-        self._staging: dict[int, Bound] = {}
+        self._tuning = tuning or Tuning()
+        self._ort = runtime.load()
+        self._opened = runtime.open_model(self._ort, spec, device, self._tuning)
+        self._session = self._opened.session
+        check_signature(spec, self._session)
+        self._card: Card | HostCard | None = card if device.kind == "cpu" else _card(device)
+        self.overlaps = self._card is not None
+        self._bucket = bucket_table(spec.max_batch) if self._card else range(spec.max_batch + 1)
+        self._place = ("cpu", 0) if device.kind == "cpu" else ("cuda", device.index)
+        self._free: dict[int, list[Staging]] = {}
 
     def bind(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> Bound:
         """See ``Session.bind``."""
+        if self._card is not None:
+            return Bound(inputs, outputs, None)
         binding = self._session.io_binding()
         for spec, array in zip(self.spec.inputs, inputs, strict=True):
             binding.bind_cpu_input(spec.name, array)
@@ -106,45 +146,148 @@ class OnnxSession:
             binding.bind_output(spec.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return Bound(inputs, outputs, binding)
 
+    def gather(self, items: Sequence[Bound]) -> Batch:
+        """See ``Session.gather``."""
+        if len(items) == 1 and self._card is None:
+            return Batch(items, None)
+        staging = self._take(len(items))
+        staging.gather(items)
+        return Batch(items, staging)
+
+    def execute(self, batch: Batch) -> None:
+        """See ``Session.execute``."""
+        if batch.staging is None:
+            self._session.run_with_iobinding(batch.items[0].prepared)
+        else:
+            batch.staging.execute(self._session)
+
+    def scatter(self, batch: Batch) -> None:
+        """See ``Session.scatter``."""
+        if batch.staging is not None:
+            batch.staging.scatter(batch.items)
+            self.drop(batch)
+
+    def drop(self, batch: Batch) -> None:
+        """See ``Session.drop``."""
+        if batch.staging is not None:
+            self._free[batch.staging.size].append(batch.staging)
+
     def run(self, items: Sequence[Bound]) -> None:
         """See ``Session.run``."""
-        if len(items) == 1:
+        if len(items) == 1 and self._card is None:  # the common case: not one call more than needed
             self._session.run_with_iobinding(items[0].prepared)
             return
-        staged = self._stage(len(items))
-        for index, item in enumerate(items):
-            for staging, own in zip(staged.inputs, item.inputs, strict=True):
-                staging[index] = own[0]
-        self._session.run_with_iobinding(staged.prepared)
-        for index, item in enumerate(items):
-            for staging, own in zip(staged.outputs, item.outputs, strict=True):
-                own[0] = staging[index]
+        batch = self.gather(items)
+        try:
+            self.execute(batch)
+        except BaseException:
+            self.drop(batch)
+            raise
+        self.scatter(batch)
 
     def warm_up(self) -> dict[int, float]:
-        """See ``Session.warm_up``."""
+        """See ``Session.warm_up``.
+
+        Raises:
+            DeviceError: a run did not write to the card, or a CUDA graph does not follow its inputs.
+        """
         timings: dict[int, float] = {}
-        batch = 1
-        # Where neither of the last two doublings saved anything, larger batches would only fill the arena.
-        while batch <= self.spec.max_batch and batch <= 4 * best_batch(timings):
+        for batch in buckets(self.spec.max_batch):
+            # Where neither of the last two doublings saved anything, larger batches would only fill the arena.
+            if batch > 4 * best_batch(timings):
+                break
             timings[batch] = self._time(batch)
-            batch *= 2
         self.best_batch = best_batch(timings)
+        if self._card is not None:
+            self._free = {size: free for size, free in self._free.items() if size <= self.best_batch}
+            self._prove()
         return timings
 
-    def _stage(self, count: int) -> Bound:
-        if count not in self._staging:
-            self._staging[count] = self.bind(_arrays(self.spec.inputs, count), _arrays(self.spec.outputs, count))
-        return self._staging[count]
+    def enter_thread(self) -> None:
+        """See ``Session.enter_thread``."""
+        if self._card is not None:
+            self._card.enter_thread()
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Session.facts``."""
+        facts: dict[str, Any] = {"provider": self._session.get_providers()[0], "nodes": self._opened.nodes}
+        if self._card is not None:
+            facts["on_cpu"] = self._opened.on_cpu
+            facts["precision"] = self._tuning.precision
+            facts["tf32"] = self._tuning.tf32
+            facts["graphs"] = self._tuning.graphs
+            facts["arena_limit"] = self._tuning.memory
+        return facts
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        if self._card is not None:
+            self._card.close()
+        self._free.clear()
+
+    def _take(self, count: int) -> Staging:
+        """A free staging buffer of the bucket for ``count`` items; the first two of a bucket are made when needed."""
+        size = self._bucket[count]
+        free = self._free.get(size)
+        if free is None:
+            free = self._free[size] = [self._staging(size, turn) for turn in range(_BUFFERS if self._card else 1)]
+        return free.pop(0)  # in turns: each is warmed, and proven
+
+    def _staging(self, size: int, turn: int) -> Staging:
+        staging = Staging(self._ort, self._session, self.spec, size, self._place, self._card)
+        if self._tuning.graphs and self._card is not None:
+            staging.options = self._graph_options(str(1 + _BUFFERS * size + turn))  # 0 is what a run without one has
+        return staging
+
+    def _graph_options(self, graph: str) -> Any:
+        options = self._ort.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", graph)
+        return options
 
     def _time(self, batch: int) -> float:
         """Least milliseconds of a run with ``batch`` items, gathering and scattering included."""
-        items = [self.bind(_arrays(self.spec.inputs, 1), _arrays(self.spec.outputs, 1)) for _ in range(batch)]
+        items = self.spare_items(batch)
         times = []
-        for _ in range(_WARM_UP_RUNS):
+        for _ in range(_WARM_UP_RUNS * (_BUFFERS if self._card else 1)):
             start = time.perf_counter()
             self.run(items)
             times.append((time.perf_counter() - start) * 1000)
         return min(times)
+
+    def spare_items(self, count: int) -> list[Bound]:
+        """Cells of this process's own, filled with zeros."""
+        return [self.bind(_arrays(self.spec.inputs, 1), _arrays(self.spec.outputs, 1)) for _ in range(count)]
+
+    def _prove(self) -> None:
+        """Every buffer of every bucket: a run writes into the card's memory, and what it writes follows its inputs."""
+        for size, free in self._free.items():
+            items = self.spare_items(size)
+            for staging in free:
+                if not staging.writes_to_the_card(self._session, items):
+                    raise DeviceError(f"device {self.device}: a run of {self.spec.name} wrote nothing to the card")
+                if staging.options is not None and not self._graph_follows(staging, items):
+                    raise DeviceError(
+                        f"device {self.device}: a CUDA graph of {self.spec.name} with {size} item(s) does not "
+                        "give what a run without it gives; use --gpu-graphs false"
+                    )
+
+    def _graph_follows(self, staging: Staging, items: Sequence[Bound]) -> bool:
+        random = np.random.default_rng(staging.size)
+        graph, without = staging.options, self._graph_options(_NO_GRAPH)
+        for _ in range(2):
+            for item in items:
+                for spec, array in zip(self.spec.inputs, item.inputs, strict=True):
+                    array[...] = _sample(random, spec)
+            staging.gather(items)
+            answers = []
+            for options in (graph, without):
+                staging.options = options
+                staging.execute(self._session)
+                answers.append([array.copy() for array in staging.outputs])
+            staging.options = graph
+            if not all(np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(*answers, strict=True)):
+                return False
+        return True
 
 
 def best_batch(timings: dict[int, float]) -> int:
@@ -160,103 +303,14 @@ def _arrays(specs: Sequence[TensorSpec], count: int) -> tuple[Array, ...]:
     return tuple(np.zeros((count, *spec.shape), dtype=spec.dtype) for spec in specs)
 
 
-def _onnxruntime() -> Any:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+def _sample(random: np.random.Generator, spec: TensorSpec) -> Array:
+    """One item with values of a tensor's range (0 … 1 where it states none)."""
+    low, high = spec.range or (0.0, 1.0)
+    return random.uniform(low, high, spec.shape).astype(spec.dtype)
+
+
+def _card(device: Device) -> Card:
     try:
-        import onnxruntime
-    except ImportError as error:
-        raise FramelaneError(
-            f"ONNX Runtime is not installed ({error}): install framelane[cpu], or framelane[gpu] where there is CUDA",
-            code="no_onnxruntime",
-        ) from error
-    return onnxruntime
-
-
-def _open(ort: Any, spec: ModelSpec, device: Device) -> Any:
-    provider = _PROVIDERS[device.kind]
-    if provider not in ort.get_available_providers():
-        raise DeviceError(
-            f"device {device.name}: this build of ONNX Runtime has no {provider} (it has "
-            f"{', '.join(ort.get_available_providers())}); install framelane[gpu], and uninstall onnxruntime first: "
-            "the CPU and GPU wheels overwrite each other"
-        )
-    try:
-        session = ort.InferenceSession(
-            str(spec.path), _session_options(ort), providers=[(provider, _provider_options(device))]
-        )
-    except Exception as error:
-        raise ModelError(f"model {spec.name} ({spec.path}) cannot be opened on {device.name}: {error}") from error
-    used = session.get_providers()[0]
-    if used != provider:  # available providers and get_device() lie here; this list does not
-        raise DeviceError(
-            f"device {device.name} was asked for, but ONNX Runtime chose {used}: there is no working CUDA device "
-            f"{device.index}, or its driver or libraries are missing (nvidia-smi tells the driver; framelane[gpu] "
-            "brings the libraries)"
-        )
-    return session
-
-
-def _session_options(ort: Any) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.enable_mem_pattern = False  # it keeps an arena for every batch size: 30 MB more per slot, and no faster
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    return options
-
-
-def _provider_options(device: Device) -> dict[str, str]:
-    """Options of the CUDA provider, each with its reason; the CPU has none."""
-    if device.kind == "cpu":
-        return {}
-    options = {"device_id": str(device.index)}
-    if device.kind == "cuda":
-        options |= {
-            "cudnn_conv_algo_search": "HEURISTIC",  # EXHAUSTIVE costs hundreds of ms for every new shape
-            "arena_extend_strategy": "kSameAsRequested",  # doubling wastes memory that further slots need
-            "do_copy_in_default_stream": "1",  # copies ordered with the run, no extra synchronisation
-        }
-    return options
-
-
-def _check(spec: ModelSpec, session: Any) -> None:
-    """Refuse a model whose ONNX file is not what its ``model.toml`` says."""
-    for side, declared, found in (
-        ("input", spec.inputs, session.get_inputs()),
-        ("output", spec.outputs, session.get_outputs()),
-    ):
-        ours = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in declared]
-        theirs = [(tensor.name, _dtype(tensor.type), tuple(tensor.shape[1:])) for tensor in found]
-        if len(ours) != len(theirs) or not all(map(_fits, ours, theirs)):
-            raise ModelError(
-                f"model {spec.name}: model.toml says {side}s {_text(ours)}, but {spec.path.name} has {_text(theirs)} "
-                "(shapes without the batch axis)"
-            )
-    for tensor in (*session.get_inputs(), *session.get_outputs()):
-        if not tensor.shape:
-            raise ModelError(f"model {spec.name}: {tensor.name} has no batch axis in {spec.path.name}")
-        if isinstance(tensor.shape[0], int) and (spec.max_batch > 1 or tensor.shape[0] != 1):
-            raise ModelError(
-                f"model {spec.name}: model.toml says max_batch {spec.max_batch}, but {spec.path.name} fixes the batch "
-                f"axis of {tensor.name} at {tensor.shape[0]}; make it dynamic, or fix it at 1 and say max_batch = 1"
-            )
-
-
-def _fits(ours: tuple[str, str, tuple[Any, ...]], theirs: tuple[str, str, tuple[Any, ...]]) -> bool:
-    """Names and dtypes are equal, and so is every dimension that the ONNX file fixes."""
-    same_rank = len(ours[2]) == len(theirs[2])
-    return (
-        ours[:2] == theirs[:2]
-        and same_rank
-        and all(not isinstance(there, int) or here == there for here, there in zip(ours[2], theirs[2], strict=True))
-    )
-
-
-def _dtype(onnx_type: str) -> str:
-    return _ONNX_TYPES.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
-
-
-def _text(tensors: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
-    return ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in tensors)
+        return Card(device.index)
+    except CudaError as error:
+        raise DeviceError(f"device {device.name}: {error}; run `framelane doctor`") from error

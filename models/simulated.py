@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from .devices import Device, DeviceError, Simulation
 from .locks import ByteLocks
 from .registry import ModelSpec
-from .session import Array, Bound, OnnxSession
+from .session import Array, Batch, Bound, OnnxSession
 
 _CPU = Device("cpu", name="cpu")
 _MAX_MEMBERS = 64
@@ -31,6 +32,7 @@ class SimulatedSession:
         self.spec = spec
         self.device = f"{device.name} (SIMULATED)"
         self.best_batch = min(device.simulation.batch, spec.max_batch)
+        self.overlaps = False
         self._simulation = device.simulation
         self._card = SharedCard(device.simulation) if device.simulation.group else None
         self._recorded = _recorded_outputs(spec)
@@ -39,20 +41,46 @@ class SimulatedSession:
         """See ``Session.bind``."""
         return Bound(inputs, outputs, None)
 
-    def run(self, items: Sequence[Bound]) -> None:
-        """See ``Session.run``."""
-        seconds = (self._simulation.run_ms + self._simulation.item_ms * len(items)) / 1000
+    def gather(self, items: Sequence[Bound]) -> Batch:
+        """See ``Session.gather``; nothing is copied."""
+        return Batch(items, None)
+
+    def execute(self, batch: Batch) -> None:
+        """See ``Session.execute``: wait."""
+        seconds = (self._simulation.run_ms + self._simulation.item_ms * len(batch.items)) / 1000
         if self._card is None:
             time.sleep(seconds)
         else:
             self._card.run(seconds)
-        for item in items:
+
+    def scatter(self, batch: Batch) -> None:
+        """See ``Session.scatter``: write what was recorded."""
+        for item in batch.items:
             for own, recorded in zip(item.outputs, self._recorded, strict=True):
                 own[...] = recorded
+
+    def drop(self, batch: Batch) -> None:
+        """See ``Session.drop``."""
+
+    def run(self, items: Sequence[Bound]) -> None:
+        """See ``Session.run``."""
+        batch = self.gather(items)
+        self.execute(batch)
+        self.scatter(batch)
 
     def warm_up(self) -> dict[int, float]:
         """See ``Session.warm_up``; nothing needs warming."""
         return {n: self._simulation.run_ms + self._simulation.item_ms * n for n in (1, self.best_batch)}
+
+    def enter_thread(self) -> None:
+        """See ``Session.enter_thread``."""
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Session.facts``."""
+        return {"provider": "SIMULATED"}
+
+    def close(self) -> None:
+        """See ``Session.close``."""
 
 
 class SharedCard:

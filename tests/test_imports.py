@@ -55,7 +55,7 @@ MAY_IMPORT = {
 
 # Outside libraries that only these modules may name, even inside a function.
 ONLY_IMPORTER = {
-    "onnxruntime": {"framelane.models.session"},
+    "onnxruntime": {"framelane.models.runtime"},
 }
 
 # What must be absent from a process after it has imported its entry module.

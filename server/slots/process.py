@@ -5,6 +5,9 @@ what has arrived, run the oldest request (with others for the same model, up to 
 to fill a batch: with nothing to do it sleeps in epoll, with something to do it runs it. Inputs and outputs lie in the
 workers' slabs, and are bound to the sessions once per cell.
 
+On a card a second thread makes the runs (``overlap.py``), and the loop goes on: a further batch is gathered while one
+runs as soon as it is full. One that is not waits for the run to end, since more may come until then.
+
 On a CPU, runs for long jobs are lent a thread of lower priority, so that they take what clients leave.
 """
 
@@ -19,13 +22,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from framelane.models.devices import Device
+from framelane.models.providers import Tuning
 from framelane.models.registry import ModelSpec
 from framelane.models.session import Bound, Session, open_session
 from framelane.preprocess.children import Birth, born
@@ -34,12 +38,14 @@ from framelane.preprocess.logs import set_up_logs
 from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 
+from .overlap import Run, Runner
 from .permits import Permits
 
 log = logging.getLogger("framelane.slot")
 
 _LOW_PRIORITY = 15
 _AUDIT_PRIORITY = 10
+_IN_FLIGHT = 2
 _Result = TypeVar("_Result")
 
 
@@ -52,6 +58,7 @@ class SlotConfig(msgspec.Struct, frozen=True):
     cells: list[ModelCells]
     permits: int = 0
     quietly: bool = False
+    tuning: Tuning = Tuning()
     log_level: str = "INFO"
 
 
@@ -111,11 +118,21 @@ class Slot:
         self._quiet: ThreadPoolExecutor | None = None
         device = config.device.name
         self._permits = Permits(device, config.permits) if config.permits else None
+        self._runner = Runner(self._execute, self._enter_thread)
+        self._ended = 0
 
     def run(self) -> None:
         """Serve until told to stop."""
+        self._epoll.register(self._gateway.fileno(), select.EPOLLIN)
+        if any(session.overlaps for session in self._sessions):
+            self._runner.start()
+            self._serve_overlapped()
+            self._runner.stop()
+        else:
+            self._serve()
+
+    def _serve(self) -> None:
         gateway = self._gateway.fileno()
-        self._epoll.register(gateway, select.EPOLLIN)
         now = time.monotonic
         self._progress.awake(now())
         while not (self._stopping and not self._waiting):
@@ -135,6 +152,38 @@ class Slot:
             self._progress.wait(len(self._waiting))
             if self._waiting:
                 self._run(self._next_batch())
+
+    def _serve_overlapped(self) -> None:
+        """The same with the runs on their own thread, which writes to the progress page what is in work and how long.
+
+        The loop turns only when nothing runs or a run has ended: a run that hangs shows as it does on one thread.
+        """
+        gateway, runner = self._gateway.fileno(), self._runner
+        self._epoll.register(runner.fileno(), select.EPOLLIN)
+        while not (self._stopping and not self._waiting and not runner.running):
+            if not runner.running or runner.ended != self._ended:
+                self._ended = runner.ended
+                self._progress.turn()
+            for descriptor, _ in self._epoll.poll():
+                if descriptor == gateway:
+                    self._hear_gateway()
+                elif descriptor == runner.fileno():
+                    self._finish_runs()
+                else:
+                    self._hear_worker(descriptor)
+            while self._waiting and self._may_begin():
+                self._begin(self._next_batch())
+            self._progress.wait(len(self._waiting) + max(0, runner.running - 1))
+
+    def _may_begin(self) -> bool:
+        """Whether the next batch should be gathered now."""
+        if not self._runner.running:
+            return True
+        model = self._waiting[0].message.model
+        full = self._sessions[model].best_batch
+        if self._runner.running >= _IN_FLIGHT:
+            return False
+        return full == 1 or sum(request.message.model == model for request in self._waiting) >= full
 
     # -- what arrives ------------------------------------------------------------------------------------------------
 
@@ -213,12 +262,16 @@ class Slot:
         finally:
             self._permits.release(permit)
 
+    def _due(self, batch: list[Request], now: float) -> list[Request]:
+        """Those whose deadline has not passed; the others are answered."""
+        for request in batch:
+            if request.message.t1 <= now:
+                self._answer(request.peer, request.message, Outcome.EXPIRED)
+        return [request for request in batch if request.message.t1 > now]
+
     def _run_due(self, batch: list[Request]) -> None:
         started = time.monotonic()
-        due = [request for request in batch if request.message.t1 > started]
-        for request in batch:
-            if request.message.t1 <= started:
-                self._answer(request.peer, request.message, Outcome.EXPIRED)
+        due = self._due(batch, started)
         if not due:
             return
         self._progress.start(due[0].message.request if len(due) == 1 else ALL, started)
@@ -230,12 +283,12 @@ class Slot:
         else:
             self._progress.finish(len(due))
             self._progress.stages.ran(len(due))
-            self._answer_all(due, started)
+            self._answer_all(due, started, time.monotonic() - started)
 
     def _run_session(self, batch: list[Request]) -> None:
         model = batch[0].message.model
         session = self._sessions[model]
-        items = [request.peer.bound(model, request.message.cell) for request in batch]
+        items = _items(batch)
         if batch[0].peer.audit and session.device == "cpu" and all(request.peer.audit for request in batch):
             if self._quiet is None:
                 self._quiet = ThreadPoolExecutor(1, initializer=_lower_priority, initargs=(_AUDIT_PRIORITY,))
@@ -243,8 +296,7 @@ class Slot:
         else:
             session.run(items)
 
-    def _answer_all(self, batch: list[Request], started: float) -> None:
-        seconds = time.monotonic() - started
+    def _answer_all(self, batch: Sequence[Request], started: float, seconds: float) -> None:
         for request in batch:
             self._answer(request.peer, request.message, Outcome.OK, seconds, started - request.arrived, len(batch))
 
@@ -254,9 +306,62 @@ class Slot:
             for request in batch:
                 self._run_due([request])
             return
-        message = batch[0].message
-        log.error("model %s failed: %s", self._config.models[message.model].name, error)
-        self._answer(batch[0].peer, message, Outcome.FAILED)
+        self._answer_failed(batch[0], error)
+
+    def _answer_failed(self, request: Request, error: Exception) -> None:
+        log.error("model %s failed: %s", self._config.models[request.message.model].name, error)
+        self._answer(request.peer, request.message, Outcome.FAILED)
+
+    # -- runs on their own thread --------------------------------------------------------------------------------------
+
+    def _begin(self, batch: list[Request]) -> None:
+        """Gather a batch, and hand it to the thread that runs."""
+        due = self._due(batch, time.monotonic())
+        if not due:
+            return
+        session = self._sessions[due[0].message.model]
+        try:
+            self._runner.submit(Run(session, session.gather(_items(due)), due))
+        except Exception as error:
+            self._fail(due, error)
+
+    def _execute(self, run: Run) -> None:
+        """On the other thread. A permit is waited for there: the loop's turns then do not tell, so this one's do."""
+        permit = self._permits.acquire(self._progress.turn) if self._permits is not None else 0
+        try:
+            self._progress.awake(run.started)
+            self._progress.start(run.requests[0].message.request if len(run.requests) == 1 else ALL, run.started)
+            run.session.execute(run.batch)
+        except Exception:
+            self._progress.finish(int(len(run.requests) == 1))  # the others are run again, alone
+            raise
+        else:
+            self._progress.finish(len(run.requests))
+        finally:
+            self._progress.asleep(time.monotonic())
+            if self._permits is not None:
+                self._permits.release(permit)
+
+    def _finish_runs(self) -> None:
+        for run in self._runner.finished():
+            if run.error is not None:
+                run.session.drop(run.batch)
+                self._fail(run.requests, run.error)
+            else:
+                run.session.scatter(run.batch)
+                self._answer_all(run.requests, run.started, run.seconds)
+
+    def _fail(self, batch: Sequence[Request], error: Exception) -> None:
+        """A run raised: find the culprit by running the others of its batch alone, before all else."""
+        if len(batch) == 1:
+            self._answer_failed(batch[0], error)
+            return
+        alone = [request._replace(message=request.message._replace(status=1)) for request in batch]
+        self._waiting.extendleft(reversed(alone))
+
+    def _enter_thread(self) -> None:
+        for session in self._sessions:
+            session.enter_thread()
 
     def _answer(
         self, peer: Peer, message: Message, outcome: Outcome, seconds: float = 0.0, waited: float = 0.0, batch: int = 0
@@ -278,15 +383,20 @@ def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
     sessions: list[Session] = []
     report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}}
     for spec in config.models:
-        session = open_session(spec, config.device)
+        session = open_session(spec, config.device, config.tuning)
         timings = session.warm_up()
         sessions.append(session)
         report["device"] = session.device
         report["models"][spec.name] = {
             "best_batch": session.best_batch,
             "run_ms": {str(batch): round(milliseconds, 3) for batch, milliseconds in timings.items()},
+            **session.facts(),
         }
     return sessions, report
+
+
+def _items(batch: Sequence[Request]) -> list[Bound]:
+    return [request.peer.bound(request.message.model, request.message.cell) for request in batch]
 
 
 def _lower_priority(nice: int) -> None:
@@ -316,6 +426,8 @@ def main(argv: list[str] | None = None) -> None:
         birth.ready(report)
     with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
         slot.run()
+    for session in sessions:
+        session.close()
 
 
 if __name__ == "__main__":

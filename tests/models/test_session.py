@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from onnx import helper
 from tiny_models import FLOAT, write_double, write_model, write_picky, write_sum
 
+from framelane.models import gpu
+from framelane.models.cuda import DriverFacts, HostCard
 from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.errors import FramelaneError, ModelError
 from framelane.models.registry import BUILTIN_DIRECTORY, ModelSpec, Registry, load_model
 from framelane.models.session import Array, Bound, OnnxSession, Session, best_batch, open_session
 
 CPU = parse_device("cpu")
+NO_DRIVER = DriverFacts(problem="libcuda.so.1 cannot be loaded")
 
 
 def arrays(spec: ModelSpec) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -127,8 +130,11 @@ def test_onnx_runtime_that_silently_chose_another_device_is_found_out(
     real = onnxruntime.InferenceSession
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(
-        onnxruntime, "InferenceSession", lambda path, options, providers: real(path, options, ["CPUExecutionProvider"])
+        onnxruntime,
+        "InferenceSession",
+        lambda path, options, providers, **_: real(path, options, ["CPUExecutionProvider"]),
     )
+    monkeypatch.setattr(gpu, "read_gpu_facts", lambda: gpu.GpuFacts(providers=("cuda",), driver=NO_DRIVER))
     with pytest.raises(DeviceError, match=r"cuda:0 was asked for, but ONNX Runtime chose CPUExecutionProvider.*driver"):
         open_session(load_model(write_double(tmp_path)), parse_device("cuda"))
 
@@ -246,3 +252,96 @@ def test_the_device_says_what_it_is(tmp_path: Path) -> None:
     assert open_session(spec, Device("sim", simulation=parse_device("sim:1").simulation, name="sim:1")).device == (
         "sim:1 (SIMULATED)"
     )
+
+
+# -- the path that a card takes, with host memory in its place -------------------------------------------------------
+
+
+class Recorded(HostCard):
+    """Counts copies, and what they moved."""
+
+    def __init__(self) -> None:
+        self.copies: list[tuple[str, int]] = []
+
+    def upload(self, target: int, source: int, nbytes: int) -> None:
+        self.copies.append(("up", nbytes))
+        super().upload(target, source, nbytes)
+
+    def download(self, target: int, source: int, nbytes: int) -> None:
+        self.copies.append(("down", nbytes))
+        super().upload(target, source, nbytes)
+
+
+def with_card(spec: ModelSpec, card: HostCard | None = None) -> OnnxSession:
+    return OnnxSession(spec, CPU, card=card or HostCard())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_a_card_gives_what_the_cpu_gives_for_every_count(count: int) -> None:
+    spec = Registry([]).get("blazeface_short")
+    there, here = with_card(spec), OnnxSession(spec, CPU)
+    random = np.random.default_rng(count)
+    for _ in range(3):  # both buffers of the bucket, and the first again
+        far, near = [bind(there) for _ in range(count)], [bind(here) for _ in range(count)]
+        for one, other in zip(far, near, strict=True):
+            one.inputs[0][...] = other.inputs[0][...] = random.integers(0, 255, one.inputs[0].shape)
+        there.run(far)
+        for one, other in zip(far, near, strict=True):
+            here.run([other])
+            for left, right in zip(one.outputs, other.outputs, strict=True):
+                np.testing.assert_allclose(left, right, atol=1e-4, rtol=1e-4)
+
+
+def test_a_batch_is_copied_once_each_way_however_many_tensors_there_are(tmp_path: Path) -> None:
+    card = Recorded()
+    session = with_card(load_model(write_sum(tmp_path)), card)
+    items = [bind(session) for _ in range(3)]
+    for number, item in enumerate(items):
+        item.inputs[0][:], item.inputs[1][:] = number, 10
+    session.run(items)
+    assert card.copies == [("up", 512), ("down", 512)]  # two tensors of 4 × 3 floats, each from a multiple of 256
+    assert [item.outputs[1][0, 0] for item in items] == [-10, -9, -8]
+
+
+def test_one_batch_is_gathered_while_another_has_not_been_scattered(tmp_path: Path) -> None:
+    session = with_card(load_model(write_double(tmp_path)))
+    first, second = bind(session), bind(session)
+    first.inputs[0][:], second.inputs[0][:] = 1, 2
+    one = session.gather([first])
+    two = session.gather([second])
+    session.execute(one)
+    session.execute(two)
+    session.scatter(two)
+    session.scatter(one)
+    assert (first.outputs[0][0, 0], second.outputs[0][0, 0]) == (2, 4)
+
+
+def test_a_failed_batch_gives_its_buffers_back(tmp_path: Path) -> None:
+    session = with_card(load_model(write_picky(tmp_path)))
+    bad, good = bind(session), bind(session)
+    bad.inputs[0][:], good.inputs[0][:] = 250, 5
+    for _ in range(5):
+        with pytest.raises(Exception, match="out of data bounds"):
+            session.run([bad])
+    session.run([good])
+    assert good.outputs[0].tolist() == [[15.0]]
+
+
+class Deaf(HostCard):
+    """A card that is never written to: the run went elsewhere."""
+
+    def download(self, target: int, source: int, nbytes: int) -> None:
+        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * nbytes).from_address(target))[:] = 0xFF
+
+
+def test_a_run_that_wrote_nothing_to_the_card_is_found_out_before_ready(tmp_path: Path) -> None:
+    session = with_card(load_model(write_double(tmp_path)), Deaf())
+    with pytest.raises(DeviceError, match="wrote nothing to the card"):
+        session.warm_up()
+
+
+def test_every_bucket_up_to_the_best_is_warmed_and_only_those_are_kept(tmp_path: Path) -> None:
+    session = with_card(load_model(write_double(tmp_path, max_batch=6)))
+    assert set(session.warm_up()) <= {1, 2, 4, 6}
+    assert set(session._free) == {size for size in (1, 2, 4, 6) if size <= session.best_batch}
+    assert all(len(buffers) == 2 for buffers in session._free.values())

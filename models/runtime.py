@@ -1,0 +1,168 @@
+"""ONNX Runtime: found, opened, and proven to run where it was asked to. The only module that imports it.
+
+ONNX Runtime silently falls back to the CPU where a card cannot be had, and its lists of providers go on saying CUDA.
+So a session is asked which provider it has and which one got each node, and what is missing is found out by
+``gpu.explain``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from . import gpu
+from .devices import Device, DeviceError
+from .errors import FramelaneError, ModelError
+from .providers import PROVIDERS, Tuning, engine_key, providers
+from .registry import ModelSpec
+
+_SHOWN = 5
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """An ONNX Runtime session and what is known of it: nodes by provider, and the operators that fell to the CPU."""
+
+    session: Any
+    nodes: dict[str, int]
+    on_cpu: dict[str, int]
+
+    @property
+    def fallen(self) -> str:
+        """The operators that fell to the CPU, for a person; empty when there are none."""
+        names = [f"{name} × {count}" if count > 1 else name for name, count in self.on_cpu.items()]
+        return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def load() -> Any:
+    """ONNX Runtime's module, with the CUDA libraries that came as wheels loaded first: it does not find them alone.
+
+    Raises:
+        FramelaneError: it is not installed; the message says what to install.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise FramelaneError(
+            f"ONNX Runtime is not installed ({error}): install framelane[cpu], or framelane[gpu] where there is CUDA",
+            code="no_onnxruntime",
+        ) from error
+    if getattr(onnxruntime, "cuda_version", ""):
+        with contextlib.redirect_stdout(io.StringIO()):  # what it cannot load it prints; `gpu.explain` tells it better
+            onnxruntime.preload_dlls()
+    return onnxruntime
+
+
+def versions() -> str:
+    """Versions that a TensorRT engine depends on, as one word."""
+    found = []
+    for name in ("onnxruntime-gpu", "onnxruntime", "tensorrt"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name.removeprefix('onnx')}{importlib.metadata.version(name)}")
+    return "-".join(found)
+
+
+def open_model(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning, profile: str = "") -> Opened:
+    """Open a model on a device, and prove that it is the one that was asked for.
+
+    Args:
+        ort: from ``load``.
+        spec, device, tuning: what, where and how; the device is not "auto".
+        profile: begin of the name of a profile to write.
+
+    Raises:
+        ModelError: the file cannot be opened there.
+        DeviceError: the device cannot be had; the message names the cure.
+    """
+    provider = PROVIDERS[device.kind]
+    if provider not in ort.get_available_providers():
+        raise _refused(device, "")
+    try:
+        session = ort.InferenceSession(
+            str(model_file(spec, device, tuning)),
+            session_options(ort, profile),
+            providers=providers(device, tuning, spec, _engine_key(spec, device, tuning)),
+            enable_fallback=0,
+        )
+    except Exception as error:
+        if device.kind != "cpu" and (why := gpu.explain(gpu.read_gpu_facts(), device.kind, device.index, str(error))):
+            raise DeviceError(f"device {device.name}: {why}") from error
+        raise ModelError(f"model {spec.name} ({spec.path}) cannot be opened on {device.name}: {error}") from error
+    used = session.get_providers()[0]
+    if used != provider:  # available providers and get_device() lie here; this list does not
+        raise _refused(device, used)
+    opened = _opened(session)
+    if device.kind != "cpu" and not any(count for name, count in opened.nodes.items() if name != PROVIDERS["cpu"]):
+        raise DeviceError(f"device {device.name}: not one node of model {spec.name} can run there ({opened.fallen})")
+    return opened
+
+
+def model_file(spec: ModelSpec, device: Device, tuning: Tuning) -> Path:
+    """The ONNX file to open: with fp16 on CUDA the half-precision one beside ``model.onnx``.
+
+    Raises:
+        ModelError: it is not there; the message says how to make it.
+    """
+    if tuning.precision == "fp32" or device.kind != "cuda":
+        return spec.path
+    half = spec.path.with_name("model.fp16.onnx")
+    if not half.exists():
+        raise ModelError(
+            f"model {spec.name}: fp16 on CUDA needs {half}; make it with `framelane models check {spec.path} --fp16`, "
+            "which measures its error too"
+        )
+    return half
+
+
+def session_options(ort: Any, profile: str = "") -> Any:
+    """Options of a session: one thread that never spins, since several processes share the cores."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_mem_pattern = False  # it keeps an arena for every batch size: 30 MB more per slot, and no faster
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.log_severity_level = 3
+    if profile:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile
+    return options
+
+
+def _opened(session: Any) -> Opened:
+    """Which provider got how many nodes, as the session recorded it."""
+    nodes: Counter[str] = Counter()
+    on_cpu: Counter[str] = Counter()
+    for part in session.get_provider_graph_assignment_info():
+        names = [node.op_type for node in part.get_nodes()]
+        nodes[part.ep_name] += len(names)
+        if part.ep_name == PROVIDERS["cpu"]:
+            on_cpu.update(names)
+    return Opened(session, dict(nodes), dict(on_cpu.most_common()))
+
+
+def _refused(device: Device, used: str) -> DeviceError:
+    """Why ONNX Runtime has not given us the device."""
+    why = gpu.explain(gpu.read_gpu_facts(), device.kind, device.index)
+    if not why:
+        why = "the driver or its libraries refuse it; run `framelane doctor` and see nvidia-smi"
+    chose = f" was asked for, but ONNX Runtime chose {used}" if used else ""
+    return DeviceError(f"device {device.name}{chose}: {why}")
+
+
+def _engine_key(spec: ModelSpec, device: Device, tuning: Tuning) -> str:
+    if device.kind != "tensorrt" or not tuning.cache:
+        return ""
+    cards = gpu.read_gpu_facts().driver.cards
+    card = cards[device.index] if device.index < len(cards) else None
+    key = engine_key(spec, card.name if card else "unknown", card.capability if card else "0", versions())
+    Path(tuning.cache, key).mkdir(parents=True, exist_ok=True)
+    return key

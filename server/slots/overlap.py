@@ -1,0 +1,103 @@
+"""The thread that runs batches on a card, while the slot's loop gathers the next one and answers the last one.
+
+The loop hands over batches that are complete on the device, so this thread does nothing but run them one after another.
+It tells of each end through an eventfd, which the loop watches beside its sockets. On a CPU there is nothing to gain:
+there the loop runs its batches itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from framelane.models.session import Batch, Session
+
+_SWITCH_S = 0.0002
+"""How long the loop may keep the interpreter's lock when a run has ended; by default it is 5 ms, as long as a run."""
+
+
+class Run:
+    """One batch on its way: who asked for it, and how its run ended."""
+
+    __slots__ = ("batch", "error", "requests", "seconds", "session", "started")
+
+    def __init__(self, session: Session, batch: Batch, requests: Sequence[Any]) -> None:
+        self.session = session
+        self.batch = batch
+        self.requests = requests
+        self.started = 0.0
+        self.seconds = 0.0
+        self.error: Exception | None = None
+
+
+class Runner:
+    """The thread and its two queues.
+
+    Args:
+        execute: runs one batch, on this thread; what it raises becomes the run's ``error``.
+        enter: called first on this thread.
+
+    Attributes:
+        running: batches that were handed over and have not been taken back.
+        ended: batches that have ever ended.
+    """
+
+    def __init__(self, execute: Callable[[Run], None], enter: Callable[[], None]) -> None:
+        self._execute = execute
+        self._enter = enter
+        self._todo: SimpleQueue[Run | None] = SimpleQueue()
+        self._done: deque[Run] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._work, name="runs", daemon=True)
+        self.running = 0
+        self.ended = 0
+
+    def start(self) -> None:
+        """Begin."""
+        sys.setswitchinterval(_SWITCH_S)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Readable when a run has ended."""
+        return self._bell
+
+    def submit(self, run: Run) -> None:
+        """Hand a gathered batch over."""
+        self.running += 1
+        self._todo.put(run)
+
+    def finished(self) -> list[Run]:
+        """The runs that have ended since the last call, in order."""
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:
+            return []
+        runs = [self._done.popleft() for _ in range(len(self._done))]
+        self.running -= len(runs)
+        self.ended += len(runs)
+        return runs
+
+    def stop(self) -> None:
+        """Finish what was handed over, and end."""
+        self._todo.put(None)
+        self._thread.join()
+        os.close(self._bell)
+
+    def _work(self) -> None:
+        self._enter()
+        while (run := self._todo.get()) is not None:
+            run.started = time.monotonic()
+            try:
+                self._execute(run)
+            except Exception as error:
+                run.error = error
+            run.seconds = time.monotonic() - run.started
+            self._done.append(run)
+            del run  # it holds views of its workers' memory, which may leave before the next one comes
+            os.eventfd_write(self._bell, 1)

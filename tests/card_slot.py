@@ -1,0 +1,51 @@
+"""A slot's process whose card is host memory: everything that a slot does on a card, on a machine without one.
+
+``CARD_BATCH`` is the largest batch. With ``CARD_GATE``, a folder, each batch that is gathered leaves a file
+``gathered-N`` there, and each run waits until there is a file ``open-N``.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from framelane.models.cuda import HostCard
+from framelane.models.devices import Device
+from framelane.models.registry import ModelSpec
+from framelane.models.session import Batch, Bound, OnnxSession
+from framelane.server.slots import process
+
+_gathered, _run = itertools.count(1), itertools.count(1)
+
+
+class CardSession(OnnxSession):
+    gate = os.environ.get("CARD_GATE", "")
+
+    def warm_up(self) -> dict[int, float]:
+        timings = super().warm_up()
+        self.best_batch = int(os.environ.get("CARD_BATCH", "1"))
+        return timings
+
+    def gather(self, items: Sequence[Bound]) -> Batch:
+        batch = super().gather(items)
+        if self.gate and items[0].inputs[0].any():
+            Path(self.gate, f"gathered-{next(_gathered)}").write_text(str(len(items)))
+        return batch
+
+    def execute(self, batch: Batch) -> None:
+        if self.gate and batch.items[0].inputs[0].any():
+            mine = Path(self.gate, f"open-{next(_run)}")
+            while not mine.exists():
+                time.sleep(0.005)
+        super().execute(batch)
+
+
+def open_card(spec: ModelSpec, device: Device, *_: Any) -> OnnxSession:
+    return CardSession(spec, device, card=HostCard())
+
+
+if __name__ == "__main__":
+    process.open_session = open_card
+    process.main()
