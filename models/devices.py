@@ -1,6 +1,8 @@
 """Devices by name: what ``--device`` accepts, parsed once into a frozen value.
 
-    auto | cpu | cuda[:N] | tensorrt[:N] | sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]
+    auto | cpu | cuda[:N,…] | tensorrt[:N,…] | sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]
+
+Several cards (``cuda:0,1,2,3``) are one device to ``serve``, which spreads its slots over them; a slot has one of them.
 
 A simulated device waits instead of computing, so that its capacity is known exactly; everything that shows it says
 SIMULATED. A device that was named and cannot be had is an error at start, never a silent fallback.
@@ -45,12 +47,23 @@ class Simulation(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device. ``kind`` is "auto", "cpu", "cuda", "tensorrt" or "sim"; ``index`` is the card's number."""
+    """A device. ``kind`` is "auto", "cpu", "cuda", "tensorrt" or "sim"; ``index`` is the card's number.
+
+    ``cards`` are the numbers of all cards where there are several; then ``index`` is the first.
+    """
 
     kind: Literal["auto", "cpu", "cuda", "tensorrt", "sim"]
     index: int = 0
     simulation: Simulation | None = None
     name: str = ""
+    cards: tuple[int, ...] = ()
+
+    def of_slot(self, slot: int) -> Device:
+        """The one card of a slot, by the slot's number: slots take turns over the cards."""
+        if not self.cards:
+            return self
+        index = self.cards[slot % len(self.cards)]
+        return Device(self.kind, index, name=f"{self.kind}:{index}")
 
     @property
     def simulated(self) -> bool:
@@ -58,7 +71,7 @@ class Device(msgspec.Struct, frozen=True):
         return self.simulation is not None
 
 
-_HELP = "use auto, cpu, cuda[:N], tensorrt[:N] or sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]"
+_HELP = "use auto, cpu, cuda[:N,…], tensorrt[:N,…] or sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]"
 
 
 def parse_device(text: str) -> Device:
@@ -73,6 +86,11 @@ def parse_device(text: str) -> Device:
             return Device(kind, name=kind)
         case "cuda" | "tensorrt" if re.fullmatch(r"\d*", rest):
             return Device(kind, int(rest or 0), name=f"{kind}:{int(rest or 0)}")
+        case "cuda" | "tensorrt" if re.fullmatch(r"\d+(,\d+)+", rest):
+            cards = tuple(map(int, rest.split(",")))
+            if len(set(cards)) < len(cards):
+                raise DeviceError(f"device {text!r} names a card twice")
+            return Device(kind, cards[0], name=text, cards=cards)
         case "sim" if rest:
             return Device(kind, simulation=_simulation(text, rest.split(":")), name=text)
     raise DeviceError(f"device {text!r}: {_HELP}")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +25,7 @@ _LIBRARIES = {
 }
 _WHEELS = ("onnxruntime", "onnxruntime-gpu")
 _OUT_OF_MEMORY = ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "Failed to allocate memory", "Available memory of")
+_TIMEOUT_S = 60
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'framelane[gpu]'"
 
 
@@ -47,11 +50,20 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 def read_gpu_facts() -> GpuFacts:
     """Look at the wheels, their libraries and the driver. Providers whose libraries are whole are loaded by it."""
     folder = _runtime_folder()
-    present = tuple(kind for kind, name in _LIBRARIES.items() if folder is not None and (folder / name).exists())
+    present = _providers(folder)
     unloadable = {kind: why for kind in present if folder and (why := _why_not(folder / _LIBRARIES[kind]))}
     return GpuFacts(
         wheels=_wheels(), providers=present, unloadable=unloadable, build_cuda=_build_cuda(folder), driver=read_driver()
     )
+
+
+def read_gpu_facts_apart() -> GpuFacts:
+    """The same from a process of its own: what is loaded for it (hundreds of MB where all is whole) goes with it."""
+    if not _providers(_runtime_folder()):
+        return GpuFacts(wheels=_wheels(), driver=DriverFacts(problem="not looked for: this build could not use it"))
+    command = [sys.executable, "-P", "-m", "framelane.models.gpu"]
+    done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)
+    return msgspec.json.decode(done.stdout, type=GpuFacts)
 
 
 def explain(facts: GpuFacts, kind: str, index: int, error: str = "") -> str:
@@ -125,6 +137,10 @@ def _runtime_folder() -> Path | None:
     return Path(found.origin).parent / "capi"
 
 
+def _providers(folder: Path | None) -> tuple[str, ...]:
+    return tuple(kind for kind, name in _LIBRARIES.items() if folder is not None and (folder / name).exists())
+
+
 def _build_cuda(folder: Path | None) -> tuple[int, int]:
     """The wheel writes it into a small Python file; reading that needs no import of ONNX Runtime."""
     if folder is None:
@@ -150,3 +166,15 @@ def _why_not(library: Path) -> str:
     except OSError as error:
         return str(error)
     return ""
+
+
+def main() -> None:
+    """Print the facts as JSON; the libraries that came as wheels are loaded first, as a slot does."""
+    from .runtime import load
+
+    load()
+    sys.stdout.buffer.write(msgspec.json.encode(read_gpu_facts()))
+
+
+if __name__ == "__main__":
+    main()

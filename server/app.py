@@ -52,6 +52,7 @@ from .plan import Plan
 from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
 from .slots.auditor import Auditor, AuditorConfig
+from .slots.cards import make_tuning
 from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
 
 log = logging.getLogger("framelane")
@@ -155,6 +156,7 @@ class Replica:
                 hang_s=settings.hang_limit,
                 permits=settings.gpu_permits,
                 device=plan.device,
+                tuning=make_tuning(settings, plan.device, plan.active_slots, plan.gpu, len(models)),
                 models=models,
                 cells=cells,
                 log_level=settings.log_level,

@@ -78,14 +78,16 @@ def serve(config: Path | None, **given: Any) -> None:
 def _serve(settings: Settings) -> None:
     import uvloop  # `framelane --help` and the other commands need no server
 
+    from framelane.models.gpu import read_gpu_facts_apart
     from framelane.preprocess.logs import set_up_logs
 
     from .app import Replica
     from .ops.machine import read_machine
-    from .plan import make_plan
+    from .plan import make_plan, needs_gpu_facts
 
     set_up_logs(settings.log_level)
-    plan = make_plan(settings, read_machine())
+    gpu = read_gpu_facts_apart() if needs_gpu_facts(settings) else None
+    plan = make_plan(settings, read_machine(), gpu)
     click.echo(f"Framelane {importlib.metadata.version('framelane')}: pipeline {settings.pipeline}\n")
     for choice in plan.choices:
         click.echo(f"  {choice.what:<14} {choice.value:<14} {choice.why}")

@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device: Annotated[
         str,
         Meta(
-            description="where models run: auto, cpu, cuda[:N], tensorrt[:N], or a simulated "
+            description="where models run: auto, cpu, cuda[:N,…], tensorrt[:N,…], or a simulated "
             "sim:MS[:batch=N][:item=MS][:group=NAME:tax=1,1.44,2.08][:serial]"
         ),
     ] = "auto"
@@ -79,6 +79,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         Meta(ge=0, le=64, description="most concurrent runs per device, over all replicas of this machine; 0: no cap"),
     ] = 0
+    gpu_density: Annotated[
+        int, Meta(ge=1, le=60, description="replicas that share each card; its memory is divided among all their slots")
+    ] = 1
+    gpu_tf32: Annotated[
+        bool, Meta(description="on a card: multiply with 10 bits of mantissa, faster, with a relative error near 1e-3")
+    ] = True
+    gpu_nhwc: Annotated[bool, Meta(description="on a card: convert convolutions to channels last")] = False
+    gpu_conv_search: Annotated[
+        Literal["heuristic", "exhaustive", "default"],
+        Meta(description="on a card: how cuDNN chooses its algorithms; exhaustive measures each one at every start"),
+    ] = "heuristic"
+    gpu_graphs: Annotated[
+        bool, Meta(description="on a card: record each batch size as a CUDA graph; checked when a slot starts")
+    ] = False
+    gpu_precision: Annotated[
+        Literal["fp32", "fp16"],
+        Meta(description="on a card: fp16 takes model.fp16.onnx (framelane models check --fp16)"),
+    ] = "fp32"
+    gpu_cache: Annotated[
+        str, Meta(description="folder for TensorRT's engines, which take minutes to build; empty: they are not kept")
+    ] = ""
     hang_limit: Annotated[
         float, Meta(ge=0.5, le=600, description="seconds without progress after which a process is put down")
     ] = 1.5

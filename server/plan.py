@@ -7,13 +7,16 @@ import math
 import msgspec
 
 from framelane.models.devices import Device, parse_device
+from framelane.models.gpu import GpuFacts, explain
 from framelane.preprocess.memory import FrameCells
 
 from .config import ConfigError, Settings
 from .ops.machine import Machine
 from .protocol import MAX_RESULT_BYTES
+from .slots.cards import ACTIVE_PER_CARD, cards_of, check_cards, per_card, uses_cards
 
 _CREDITS = 4
+_TOO_MANY_WHEELS = 2
 _PROCESS_BYTES = 80 * 2**20
 
 
@@ -37,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     standby_slots: int
     audit_slots: int
     choices: tuple[Choice, ...]
+    gpu: GpuFacts | None = None
 
     @property
     def can_audit(self) -> bool:
@@ -54,11 +58,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.slots + self.workers + self.spare_workers
 
 
-def make_plan(settings: Settings, machine: Machine) -> Plan:
-    """Decide what the settings left open.
+def needs_gpu_facts(settings: Settings) -> bool:
+    """Whether the plan depends on what cards there are.
 
     Raises:
         DeviceError: the device's name cannot be read.
+    """
+    return parse_device(settings.device).kind in ("auto", "cuda", "tensorrt")
+
+
+def make_plan(settings: Settings, machine: Machine, gpu: GpuFacts | None = None) -> Plan:
+    """Decide what the settings left open.
+
+    Args:
+        settings: what was given.
+        machine: cores and memory.
+        gpu: the cards and what is needed to use them; None where nobody has looked.
+
+    Raises:
+        DeviceError: the device's name cannot be read, or its memory cannot hold the slots.
         ConfigError: what was asked for does not fit this machine.
     """
     device = parse_device(settings.device)
@@ -67,8 +85,11 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
         cores,
         f"one per core: {machine.cores:g} {machine.cores_from}; used while a core is free for it",
     )
-    slots, why_slots = _given(settings.active_slots) or _slots(device, cores)
+    slots, why_slots = _given(settings.active_slots) or _slots(device, cores, gpu)
     credits, why_credits = _given(settings.credits) or (_CREDITS, "one in the worker, and one in or before each stage")
+    on_cards = uses_cards(device, gpu)
+    if on_cards:
+        check_cards(settings, device, slots, gpu)
     all_slots = slots + settings.standby_slots + settings.audit_slots
     can_audit = settings.audit_slots + settings.standby_slots > 0
     processes = workers + settings.spare_workers + all_slots + 1 + can_audit
@@ -82,7 +103,7 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
             f"{machine.memory >> 20} MiB; lower workers, active_slots, credits or max_frame_bytes"
         )
     choices = (
-        Choice("device", device.name, _device_note(device)),
+        Choice("device", device.name, _device_note(device, gpu)),
         Choice("workers", str(workers), why_workers),
         Choice("active slots", str(slots), why_slots),
         Choice("spare workers", str(settings.spare_workers), "parked and ready to take a dead one's place"),
@@ -90,6 +111,7 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
         Choice("audit slots", str(settings.audit_slots), _audit_note(settings)),
         Choice("credits", f"{credits} per worker", why_credits),
         Choice("memory", f"{machine.memory / 2**30:.1f} GiB", machine.memory_from),
+        *([_card_choice(settings, device, slots, gpu)] if on_cards else []),
     )
     return Plan(
         device=device,
@@ -101,6 +123,7 @@ def make_plan(settings: Settings, machine: Machine) -> Plan:
         standby_slots=settings.standby_slots,
         audit_slots=settings.audit_slots,
         choices=choices,
+        gpu=gpu,
     )
 
 
@@ -108,10 +131,20 @@ def _given(value: int | None) -> tuple[int, str] | None:
     return None if value is None else (value, "as configured")
 
 
-def _slots(device: Device, cores: int) -> tuple[int, str]:
-    if device.kind in ("cuda", "tensorrt", "sim"):
+def _slots(device: Device, cores: int, gpu: GpuFacts | None) -> tuple[int, str]:
+    if device.simulated:
         return 1, "one run at a time on one device; raise it where `framelane probe` shows that it pays"
+    if uses_cards(device, gpu):
+        cards = len(cards_of(device))
+        why = f"{ACTIVE_PER_CARD} per card fill each other's gaps; `framelane probe` tells what more would bring"
+        return ACTIVE_PER_CARD * cards, why
     return cores, "one per core: each runs its models on one thread; woken while a core is free for it"
+
+
+def _card_choice(settings: Settings, device: Device, slots: int, gpu: GpuFacts | None) -> Choice:
+    names = {card.index: f"{card.name}, {card.memory / 2**30:.1f} GiB" for card in gpu.driver.cards} if gpu else {}
+    shown = "; ".join(dict.fromkeys(names.get(index, f"card {index}") for index in cards_of(device)))
+    return Choice("slots per card", str(per_card(settings, device, slots)), f"of all replicas that share it: {shown}")
 
 
 def _audit_note(settings: Settings) -> str:
@@ -122,9 +155,13 @@ def _audit_note(settings: Settings) -> str:
     return "long jobs are refused; --audit-slots 1 or --standby-slots 1 allows them"
 
 
-def _device_note(device: Device) -> str:
+def _device_note(device: Device, gpu: GpuFacts | None) -> str:
     if device.simulated:
         return "SIMULATED: runs wait instead of computing, and answer with a recorded result"
+    if device.kind == "auto" and gpu is not None and not gpu.providers and len(gpu.wheels) < _TOO_MANY_WHEELS:
+        return "the CPU: this build of ONNX Runtime runs on nothing else"
+    if device.kind == "auto" and gpu is not None and not uses_cards(device, gpu):
+        return f"the CPU: {explain(gpu, 'cuda', 0)}"
     if device.kind == "auto":
         return "CUDA where it truly works, else the CPU; the log says which"
     return "as configured; an error if it cannot be had"

@@ -118,7 +118,10 @@ class HttpDoor:
         reasons = self._provider.ready()
         if self._exchange.draining and "draining" not in reasons:
             reasons = ["draining", *reasons]
-        return json_answer(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+        body = {"ready": not reasons, "reasons": reasons}
+        if device := self._provider.status().get("device"):
+            body["device"] = device
+        return json_answer(503 if reasons else 200, body)
 
     async def metrics(self, _request: Request) -> Response:
         """All counters."""

@@ -33,6 +33,7 @@ class ProcessCollector(Collector):
         if "promotions" in status:
             promotions = "Slots that took another one's place"
             yield CounterMetricFamily("framelane_promotions", promotions, value=status["promotions"])
+        yield from self._device()
         yield from self._events("restarts", "Processes that were started again")
         yield from self._events("hangs", "Processes that were put down since they made no progress")
         if "tasks" in status:
@@ -40,6 +41,16 @@ class ProcessCollector(Collector):
             yield GaugeMetricFamily("framelane_event_loop_tasks", tasks, value=status["tasks"])
         yield from self._loop_lag()
         yield from self._jobs()
+
+    def _device(self) -> Iterator[Metric]:
+        """What was asked for and what a run has proven; 1 as long as slots serve there."""
+        device = self._status.get("device")
+        if device:
+            labels = ["requested", "used", "simulated"]
+            family = GaugeMetricFamily("framelane_device", "Device as asked for and as proven by runs", labels=labels)
+            simulated = str(device["simulated"]).lower()
+            family.add_metric([device["requested"], device["used"], simulated], device["used"] != "none yet")
+            yield family
 
     def _states(self, kind: str, text: str, states: Any) -> Metric:
         family = GaugeMetricFamily(f"framelane_{kind}", f"{text} by state", labels=["state"])

@@ -24,10 +24,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from framelane.models.cuda import read_driver
 from framelane.models.devices import Device
 from framelane.models.providers import Tuning
 from framelane.models.registry import ModelSpec
@@ -38,6 +40,7 @@ from framelane.preprocess.logs import set_up_logs
 from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 
+from .cards import cpus_near
 from .overlap import Run, Runner
 from .permits import Permits
 
@@ -382,6 +385,8 @@ def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
     """
     sessions: list[Session] = []
     report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}}
+    if config.device.kind in ("cuda", "tensorrt"):
+        report |= _stay_near(config.device)
     for spec in config.models:
         session = open_session(spec, config.device, config.tuning)
         timings = session.warm_up()
@@ -390,9 +395,23 @@ def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
         report["models"][spec.name] = {
             "best_batch": session.best_batch,
             "run_ms": {str(batch): round(milliseconds, 3) for batch, milliseconds in timings.items()},
-            **session.facts(),
+            **(facts := session.facts()),
         }
+        if facts.get("on_cpu"):
+            log.warning("model %s: not all of it runs on the card; on the CPU are %s", spec.name, facts["on_cpu"])
     return sessions, report
+
+
+def _stay_near(device: Device) -> dict[str, Any]:
+    """Keep this process on the cores of its card's side of the machine; what the driver calls the card."""
+    cards = read_driver().cards
+    if device.index >= len(cards):
+        return {}  # opening the first model says what is wrong
+    card = cards[device.index]
+    with contextlib.suppress(OSError):
+        local = Path(f"/sys/bus/pci/devices/{card.bus}/local_cpulist").read_text()
+        os.sched_setaffinity(0, cpus_near(local, os.sched_getaffinity(0)))
+    return {"card": card.name, "bus": card.bus}
 
 
 def _items(batch: Sequence[Request]) -> list[Bound]:

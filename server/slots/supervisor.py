@@ -28,6 +28,7 @@ import msgspec
 
 from framelane.models.devices import Device
 from framelane.models.errors import FramelaneError
+from framelane.models.providers import Tuning
 from framelane.models.registry import ModelSpec
 from framelane.preprocess.children import Child
 from framelane.preprocess.health import Heartbeat, Pulse, waited_for_cpu
@@ -62,6 +63,7 @@ class SlotsConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: Device
     models: list[ModelSpec]
     cells: list[ModelCells]
+    tuning: Tuning = Tuning()
     audit: int = 0
     hang_s: float = 1.5
     permits: int = 0
@@ -199,7 +201,8 @@ class Supervisor:
         config = self._config
         settings = {
             "slot": index,
-            "device": config.device,
+            "device": config.device.of_slot(index),
+            "tuning": config.tuning,
             "models": config.models,
             "cells": config.cells,
             "permits": config.permits,

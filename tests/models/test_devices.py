@@ -16,6 +16,7 @@ from framelane.models.devices import Device, DeviceError, Simulation, parse_devi
         ("cuda:0", Device("cuda", 0, name="cuda:0")),
         ("cuda:13", Device("cuda", 13, name="cuda:13")),
         ("tensorrt", Device("tensorrt", 0, name="tensorrt:0")),
+        ("cuda:0,2", Device("cuda", 0, name="cuda:0,2", cards=(0, 2))),
         ("tensorrt:2", Device("tensorrt", 2, name="tensorrt:2")),
     ],
 )
@@ -86,7 +87,7 @@ def test_a_name_that_is_no_device_is_refused_with_the_grammar(text: str) -> None
     with pytest.raises(DeviceError) as caught:
         parse_device(text)
     assert repr(text) in caught.value.message
-    assert "use auto, cpu, cuda[:N], tensorrt[:N] or sim:MS" in caught.value.message
+    assert "use auto, cpu, cuda[:N,…], tensorrt[:N,…] or sim:MS" in caught.value.message
     assert caught.value.code == "bad_device"
 
 

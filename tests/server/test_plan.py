@@ -1,11 +1,16 @@
 """The plan: what is decided for a machine or a container, with a reason for each line."""
 
+import msgspec
 import pytest
 
-from framelane.models.devices import DeviceError
+from framelane.models.cuda import CardFacts, DriverFacts
+from framelane.models.devices import DeviceError, parse_device
+from framelane.models.gpu import GpuFacts
+from framelane.models.providers import arena_budget
 from framelane.server.config import ConfigError, Settings
 from framelane.server.ops.machine import Machine
 from framelane.server.plan import Plan, make_plan
+from framelane.server.slots.cards import cpus_near, make_tuning, per_card
 
 GIB = 2**30
 
@@ -24,10 +29,77 @@ def test_on_a_cpu_there_is_a_worker_and_a_slot_per_core() -> None:
     assert "one per core: 4 cores this process may use" in reasons(plan)["workers"][1]
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "tensorrt", "sim:8"])
-def test_a_device_that_is_shared_gets_one_slot(device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "slots"), [("sim:8", 1), ("cuda", 2), ("cuda:1", 2), ("tensorrt", 2), ("cuda:0,1,2,3", 8)]
+)
+def test_a_card_gets_two_slots_and_a_simulated_one_a_single(device: str, slots: int) -> None:
     plan = make_plan(Settings(device=device), machine(8))
-    assert (plan.workers, plan.active_slots) == (8, 1)
+    assert (plan.workers, plan.active_slots) == (8, slots)
+
+
+def cards(count: int, gib: float = 22.5) -> GpuFacts:
+    found = tuple(CardFacts(index, "NVIDIA L4", int(gib * GIB), f"0000:{index}b:00.0", "8.9") for index in range(count))
+    return GpuFacts(
+        wheels={"onnxruntime-gpu": "1.31.1"},
+        providers=("cuda", "tensorrt"),
+        build_cuda=(13, 0),
+        driver=DriverFacts((13, 0), found),
+    )
+
+
+def test_auto_plans_for_the_card_where_it_works_and_for_the_cores_where_not() -> None:
+    with_card = make_plan(Settings(), machine(8), cards(1))
+    assert with_card.active_slots == 2
+    assert "NVIDIA L4, 22.5 GiB" in reasons(with_card)["slots per card"][1]
+    without = make_plan(Settings(), machine(8), GpuFacts(wheels={"onnxruntime": "1.32.0"}))
+    assert without.active_slots == 8
+    assert "runs on nothing else" in reasons(without)["device"][1]
+    old = msgspec.structs.replace(cards(1), driver=DriverFacts((12, 4)))
+    assert "install a newer driver" in reasons(make_plan(Settings(), machine(8), old))["device"][1]
+
+
+def test_a_card_that_is_not_there_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="there is no card 2; there are 0"):
+        make_plan(Settings(device="cuda:0,2"), machine(8), cards(2))
+
+
+def test_more_processes_of_a_card_than_mps_serves_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"80 slots would share a card.*60"):
+        make_plan(
+            Settings(device="cuda", gpu_density=20, active_slots=3, audit_slots=1), machine(64, 256), cards(1, 80)
+        )
+
+
+def test_more_slots_than_the_memory_of_a_card_holds_are_refused() -> None:
+    with pytest.raises(DeviceError, match=r"40 slots .* do not fit a card of 22.5 GiB"):
+        make_plan(Settings(device="cuda", gpu_density=20), machine(64), cards(1))
+
+
+@pytest.mark.parametrize(
+    ("density", "active", "standby", "cards", "processes"),
+    [(1, 2, 1, 1, 3), (2, 2, 1, 1, 6), (3, 2, 1, 1, 7), (10, 2, 2, 1, 22), (1, 8, 4, 4, 3), (1, 2, 1, 2, 2)],
+)
+def test_above_density_two_a_card_has_the_standbys_of_one_replica(
+    density: int, active: int, standby: int, cards: int, processes: int
+) -> None:
+    device = parse_device("cuda:" + ",".join(map(str, range(cards))))
+    settings = Settings(gpu_density=density, standby_slots=standby)
+    assert per_card(settings, device, active) == processes
+
+
+def test_slots_take_turns_over_the_cards_and_divide_their_memory() -> None:
+    device = parse_device("cuda:0,2")
+    assert [device.of_slot(slot).name for slot in range(4)] == ["cuda:0", "cuda:2", "cuda:0", "cuda:2"]
+    one = make_tuning(Settings(), device, 4, cards(3), models=2).memory
+    assert one == arena_budget(int(22.5 * GIB), 2, 2)
+    assert make_tuning(Settings(), parse_device("cpu"), 4, cards(3), models=2).memory == 0
+
+
+@pytest.mark.parametrize(
+    ("local", "near"), [("0-1,4", {0, 1, 4}), ("", {0, 1, 2, 3, 4}), ("64-127", {0, 1, 2, 3, 4}), ("2\n", {2})]
+)
+def test_a_slot_stays_on_the_cores_near_its_card(local: str, near: set[int]) -> None:
+    assert cpus_near(local, {0, 1, 2, 3, 4}) == near
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(0.5, 1), (1.0, 1), (1.9, 1), (2.5, 2), (64.0, 64)])
