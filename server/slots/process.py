@@ -340,6 +340,7 @@ class Slot:
             raise
         else:
             self._progress.finish(len(run.requests))
+            self._progress.stages.ran(len(run.requests))
         finally:
             self._progress.asleep(time.monotonic())
             if self._permits is not None:
