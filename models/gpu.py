@@ -57,9 +57,12 @@ def read_gpu_facts() -> GpuFacts:
     )
 
 
-def read_gpu_facts_apart() -> GpuFacts:
-    """The same from a process of its own: what is loaded for it (hundreds of MB where all is whole) goes with it."""
-    if not _providers(_runtime_folder()):
+def read_gpu_facts_apart(*, thoroughly: bool = False) -> GpuFacts:
+    """The same from a process of its own: what is loaded for it (hundreds of MB where all is whole) goes with it.
+
+    A build for the CPU alone is not worth the process, unless somebody wants to know ``thoroughly`` what is there.
+    """
+    if not thoroughly and not _providers(_runtime_folder()):
         return GpuFacts(wheels=_wheels(), driver=DriverFacts(problem="not looked for: this build could not use it"))
     command = [sys.executable, "-P", "-m", "framelane.models.gpu"]
     done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import sys
 import time
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from framelane.models.errors import FramelaneError
 
 from .config import Settings
 from .options import settings_from, settings_options
+
+if typing.TYPE_CHECKING:
+    from .ops.doctor import Facts
 
 START_FAILED = 3
 """Exit status when the replica could not start: trying again will not help (a bad model, a missing device)."""
@@ -97,6 +101,53 @@ def _serve(settings: Settings) -> None:
         await Replica(settings, plan).run()
 
     uvloop.run(run())
+
+
+@main.command()
+@settings_options
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(config: Path | None, as_json: bool, **given: Any) -> None:
+    """Check this machine for serving with these settings, and say how to mend what is wrong.
+
+    Takes the options of `serve`. The exit status is 0 when nothing is wrong, else 1.
+    """
+    import msgspec
+
+    from .ops.doctor import examine
+
+    try:
+        findings = examine(_facts(settings_from(config, given)))
+    except FramelaneError as error:
+        click.secho(f"framelane: {error.message}", fg="red", err=True)
+        sys.exit(START_FAILED)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(findings)))
+    else:
+        colours = {"fine": "green", "note": "yellow", "wrong": "red"}
+        for finding in findings:
+            click.echo(
+                f"{click.style(f'{finding.level:<6}', fg=colours[finding.level])} {finding.what}: {finding.found}"
+            )
+            if finding.cure:
+                click.echo(f"         {finding.cure}")
+    sys.exit(any(finding.level == "wrong" for finding in findings))
+
+
+def _facts(settings: Settings) -> Facts:
+    from framelane.models.devices import parse_device
+    from framelane.models.gpu import read_gpu_facts_apart
+
+    from .ops.doctor_facts import gather
+    from .ops.machine import read_machine
+    from .plan import make_plan
+
+    gpu, processes, problem = read_gpu_facts_apart(thoroughly=True), 1, ""
+    try:
+        plan = make_plan(settings, read_machine(), gpu)
+        processes = plan.processes + 1
+    except FramelaneError as error:
+        problem = error.message
+    return gather(settings, parse_device(settings.device), gpu, processes, problem)
 
 
 @main.command(short_help="List the models at hand and check their files.")

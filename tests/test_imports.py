@@ -88,6 +88,7 @@ PURE = [
     "framelane.server.fleet.roster",
     "framelane.server.fleet.states",
     "framelane.server.ops.diagnosis",
+    "framelane.server.ops.doctor",
     "framelane.server.ops.pressure",
     "framelane.server.ops.sentences",
     "framelane.server.ops.window",

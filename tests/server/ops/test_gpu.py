@@ -1,0 +1,60 @@
+"""What NVML says of the cards, with a stand-in for its module; quiet where it has nothing to say."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from framelane.server.ops.gpu import Cards, CardUse
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Nvml:
+    """One card with two processes, of which a container sees the memory of one."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *, driver: bool = True, utilisation: bool = True) -> None:
+        self.driver = driver
+        self.utilisation = utilisation
+
+    def nvmlInit(self) -> None:
+        if not self.driver:
+            raise NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: int) -> Any:
+        return SimpleNamespace(used=3, total=24)
+
+    def nvmlDeviceGetUtilizationRates(self, _handle: int) -> Any:
+        if not self.utilisation:
+            raise NVMLError("Not Supported")
+        return SimpleNamespace(gpu=75)
+
+    def nvmlDeviceGetName(self, _handle: int) -> bytes:
+        return b"NVIDIA L4"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=7, usedGpuMemory=2), SimpleNamespace(pid=8, usedGpuMemory=None)]
+
+
+def test_a_card_is_read_with_what_each_process_takes() -> None:
+    assert Cards(Nvml()).read() == [CardUse(0, "NVIDIA L4", 3, 24, 0.75, {7: 2, 8: 0})]
+
+
+def test_what_a_card_does_not_tell_is_left_out() -> None:
+    assert Cards(Nvml(utilisation=False)).read()[0].utilisation is None
+
+
+def test_without_a_driver_there_is_nothing_and_a_reason() -> None:
+    cards = Cards(Nvml(driver=False))
+    assert cards.read() == []
+    assert cards.problem == "not available: Driver Not Loaded"
+    assert cards.read() == []
+    cards.close()
