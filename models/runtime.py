@@ -11,6 +11,7 @@ import contextlib
 import importlib.metadata
 import io
 import os
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,22 @@ def model_file(spec: ModelSpec, device: Device, tuning: Tuning) -> Path:
             "which measures its error too"
         )
     return half
+
+
+def write_half(path: Path, target: Path) -> None:
+    """Convert a model's weights and inner tensors to 16 bits, and keep the types of its inputs and outputs.
+
+    Raises:
+        ModelError: what converts it is not installed; the message says what to install.
+    """
+    try:
+        import onnx
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+    except ImportError as error:
+        raise ModelError(f"converting to fp16 needs {error.name}: pip install onnx") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one per constant that 16 bits cannot hold; the error is measured afterwards
+        onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), target)
 
 
 def session_options(ort: Any, profile: str = "") -> Any:

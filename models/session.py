@@ -32,7 +32,7 @@ from .registry import ModelSpec, TensorSpec
 from .signature import check_signature
 from .staging import Array, Bound, Staging
 
-__all__ = ["Array", "Batch", "Bound", "OnnxSession", "Session", "best_batch", "open_session"]
+__all__ = ["Array", "Batch", "Bound", "OnnxSession", "Session", "best_batch", "open_session", "sample"]
 
 _WARM_UP_RUNS = 5
 _WORTHWHILE = 0.9
@@ -196,7 +196,7 @@ class OnnxSession:
             # Where neither of the last two doublings saved anything, larger batches would only fill the arena.
             if batch > 4 * best_batch(timings):
                 break
-            timings[batch] = self._time(batch)
+            timings[batch] = self.time(batch)
         self.best_batch = best_batch(timings)
         if self._card is not None:
             self._free = {size: free for size, free in self._free.items() if size <= self.best_batch}
@@ -244,7 +244,7 @@ class OnnxSession:
         options.add_run_config_entry("gpu_graph_id", graph)
         return options
 
-    def _time(self, batch: int) -> float:
+    def time(self, batch: int) -> float:
         """Least milliseconds of a run with ``batch`` items, gathering and scattering included."""
         items = self.spare_items(batch)
         times = []
@@ -277,7 +277,7 @@ class OnnxSession:
         for _ in range(2):
             for item in items:
                 for spec, array in zip(self.spec.inputs, item.inputs, strict=True):
-                    array[...] = _sample(random, spec)
+                    array[...] = sample(random, spec)
             staging.gather(items)
             answers = []
             for options in (graph, without):
@@ -303,7 +303,7 @@ def _arrays(specs: Sequence[TensorSpec], count: int) -> tuple[Array, ...]:
     return tuple(np.zeros((count, *spec.shape), dtype=spec.dtype) for spec in specs)
 
 
-def _sample(random: np.random.Generator, spec: TensorSpec) -> Array:
+def sample(random: np.random.Generator, spec: TensorSpec) -> Array:
     """One item with values of a tensor's range (0 … 1 where it states none)."""
     low, high = spec.range or (0.0, 1.0)
     return random.uniform(low, high, spec.shape).astype(spec.dtype)

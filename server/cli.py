@@ -150,10 +150,13 @@ def _facts(settings: Settings) -> Facts:
     return gather(settings, parse_device(settings.device), gpu, processes, problem)
 
 
-@main.command(short_help="List the models at hand and check their files.")
+@main.group(invoke_without_command=True, short_help="List the models at hand, or check one of your own.")
 @click.option("--models", multiple=True, metavar="DIR", help="Folder of models of your own (may be repeated).")
-def models(models: tuple[str, ...]) -> None:
+@click.pass_context
+def models(context: click.Context, models: tuple[str, ...]) -> None:
     """List the models at hand, with their tensors, and check their files."""
+    if context.invoked_subcommand is not None:
+        return
     from framelane.models.registry import Registry
 
     registry = Registry([Path(folder) for folder in models])
@@ -168,6 +171,11 @@ def models(models: tuple[str, ...]) -> None:
     except FramelaneError as error:
         click.secho(f"framelane: {error.message}", fg="red", err=True)
         sys.exit(START_FAILED)
+
+
+models.add_command(
+    Elsewhere("check", "framelane.models.check_command", "Measure a model of your own, and write its model.toml.")
+)
 
 
 @main.command(short_help="Make a signed token, or the keys for them.")
