@@ -253,6 +253,7 @@ class Pipeline:
 BUILT_IN: Mapping[str, str] = {
     "face_mesh": "framelane.models.face_mesh:FaceMesh",
     "echo": "framelane.models.echo:Echo",
+    "reference": "framelane.models.reference:Reference",
 }
 
 

@@ -21,6 +21,8 @@ processes that load neither NumPy nor ONNX Runtime.
 import difflib
 import hashlib
 import math
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,6 +33,8 @@ import msgspec
 from framelane.models.errors import ModelError, UnknownModelError
 
 BUILTIN_DIRECTORY = Path(__file__).resolve().parent / "weights"
+
+_GENERATORS = {"reference": "framelane.models.reference_network"}
 
 # Bytes per value, by the names that NumPy uses.
 DTYPE_BYTES = {
@@ -103,7 +107,7 @@ class Registry:
     def get(self, name: str) -> ModelSpec:
         """The model called `name`. Raises UnknownModelError, or ModelError where its folder is not usable."""
         if name not in self._loaded:
-            folder = self._folders().get(name)
+            folder = self._folders().get(name) or _generated(name)
             if folder is None:
                 raise UnknownModelError(self._not_found(name))
             self._loaded[name] = load_model(folder)
@@ -258,6 +262,17 @@ def _model_folders(directory: Path) -> list[Path]:
     except OSError as error:
         raise ModelError(f"cannot read the models directory {directory}: {error.strerror}") from error
     return [folder for folder in folders if (folder / "model.toml").exists() or (folder / "model.onnx").exists()]
+
+
+def _generated(name: str) -> Path | None:
+    """The folder of a model that is generated when it is first asked for, in a process of its own; else None."""
+    module = _GENERATORS.get(name)
+    if module is None:
+        return None
+    done = subprocess.run([sys.executable, "-P", "-m", module], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ModelError(f"model {name!r} cannot be generated: {done.stderr.strip().splitlines()[-1]}")
+    return Path(done.stdout.strip())
 
 
 def _sha256(path: Path) -> str:

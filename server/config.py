@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 0
     pipeline: Annotated[
-        str, Meta(description="what to run: face_mesh, echo, or module:Class for a pipeline of your own")
+        str, Meta(description="what to run: face_mesh, echo, reference, or module:Class for a pipeline of your own")
     ] = "face_mesh"
     options: Annotated[dict[str, Any], Meta(description="settings of the pipeline, as key=value")] = {}
     models: Annotated[

@@ -35,7 +35,7 @@ BAD_OPTIONS = {
     "a port that is none": (["--port", "70000"], ["port", "70000", "65535"]),
     "a port that is no number": (["--port", "http"], ["port", "http", "int"]),
     "no workers": (["--workers", "0"], ["workers", "'0'", ">= 1"]),
-    "an unknown pipeline": (["--pipeline", "face_mash"], ["face_mash", "face_mesh, echo", "module:Class"]),
+    "an unknown pipeline": (["--pipeline", "face_mash"], ["face_mash", "face_mesh, echo, reference", "module:Class"]),
     "a module that is not there": (["--pipeline", "nowhere:Nothing"], ["nowhere:Nothing", "No module named"]),
     "a class that is not there": (["--pipeline", "pipelines:Nothing"], ["pipelines:Nothing", "Nothing"]),
     "a class that is no pipeline": (["--pipeline", "pipelines:NoPipeline"], ["NoPipeline", "subclass"]),

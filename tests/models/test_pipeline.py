@@ -283,7 +283,7 @@ def test_what_the_header_forbids_is_not_decoded() -> None:
 
 def test_the_built_in_pipelines_load_by_name() -> None:
     assert isinstance(load_pipeline("face_mesh"), FaceMesh)
-    assert {type(load_pipeline(name)).__name__ for name in BUILT_IN} == {"FaceMesh", "Echo"}
+    assert {type(load_pipeline(name)).__name__ for name in BUILT_IN} == {"FaceMesh", "Echo", "Reference"}
 
 
 def test_a_users_pipeline_loads_from_its_module_with_its_options(
@@ -312,7 +312,7 @@ def test_a_users_pipeline_loads_from_its_module_with_its_options(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("face-mesh", "unknown pipeline 'face-mesh': use face_mesh, echo, or module:Class"),
+        ("face-mesh", "unknown pipeline 'face-mesh': use face_mesh, echo, reference, or module:Class"),
         ("no.such.module:Mine", "cannot be imported: No module named 'no'"),
         ("framelane.models.pipeline:Nothing", "cannot be imported: .*Nothing"),
         ("framelane.models.pipeline:Model", "is not a subclass of framelane.models.pipeline.Pipeline"),

@@ -44,7 +44,7 @@ async def test_a_pipeline_is_described_without_importing_it_here(pages: Memory) 
 @pytest.mark.parametrize(
     ("pipeline", "options", "says"),
     [
-        ("fase_mesh", {}, ["unknown pipeline 'fase_mesh'", "face_mesh, echo, or module:Class"]),
+        ("fase_mesh", {}, ["unknown pipeline 'fase_mesh'", "face_mesh, echo, reference, or module:Class"]),
         ("no_such_module:Mine", {}, ["'no_such_module:Mine' cannot be imported", "No module named 'no_such_module'"]),
         ("replica_pipelines:Mine", {}, ["'replica_pipelines:Mine' cannot be imported", "Mine"]),
         ("replica_pipelines:NoPipeline", {}, ["'replica_pipelines:NoPipeline' is not a subclass of", "Pipeline"]),
