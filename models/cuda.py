@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,6 +21,9 @@ _LIBRARY = "libcuda.so.1"
 _NON_BLOCKING = 1
 _NAME_BYTES = 256
 _BUS_BYTES = 16
+
+Copied = Callable[[float, float, int], None]
+"""Told of each copy: start and end in monotonic seconds, and 0 to the card or 1 back."""
 
 
 class CudaError(Exception):
@@ -67,6 +71,8 @@ class Card:
     Raises:
         CudaError: the driver cannot be loaded or refuses.
     """
+
+    copied: Copied | None = None
 
     def __init__(self, index: int) -> None:
         try:
@@ -119,6 +125,8 @@ class Card:
 
 class HostCard:
     """Host memory in the place of a card: the same steps with copies of the C library, where there is no card."""
+
+    copied: Copied | None = None
 
     def enter_thread(self) -> None:
         """Nothing to do."""

@@ -19,7 +19,7 @@ processes, and spinning costs a whole core where several share it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -81,6 +81,9 @@ class Session(Protocol):
 
     def enter_thread(self) -> None:
         """To be called once on each further thread that takes a step."""
+
+    def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
+        """Call ``copied`` with start, end, and 0 (to the card) or 1 (back) after each copy; before the first run."""
 
     def facts(self) -> dict[str, Any]:
         """What is known of this session, for ``/v1/status``."""
@@ -207,6 +210,11 @@ class OnnxSession:
         """See ``Session.enter_thread``."""
         if self._card is not None:
             self._card.enter_thread()
+
+    def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
+        """See ``Session.watch_copies``."""
+        if self._card is not None:
+            self._card.copied = copied
 
     def facts(self) -> dict[str, Any]:
         """See ``Session.facts``."""

@@ -8,7 +8,7 @@ opened, by a real run of the model on the CPU: of its ``recorded.npz`` input whe
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,9 @@ class SimulatedSession:
 
     def enter_thread(self) -> None:
         """See ``Session.enter_thread``."""
+
+    def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
+        """See ``Session.watch_copies``; there are none."""
 
     def facts(self) -> dict[str, Any]:
         """See ``Session.facts``."""

@@ -7,6 +7,7 @@ ONNX Runtime is told the addresses once, where it runs, and copies nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -116,7 +117,13 @@ class _Side:
         self.addresses = [base + at for at in offsets]
 
     def upload(self, card: Card | HostCard) -> None:
+        start = time.monotonic()
         card.upload(self.addresses[0], self.block.ctypes.data, self.block.nbytes)
+        if card.copied is not None:
+            card.copied(start, time.monotonic(), 0)
 
     def download(self, card: Card | HostCard) -> None:
+        start = time.monotonic()
         card.download(self.block.ctypes.data, self.addresses[0], self.block.nbytes)
+        if card.copied is not None:
+            card.copied(start, time.monotonic(), 1)

@@ -30,6 +30,7 @@ from .health import Heartbeat, Pulse, waited_for_cpu
 from .keeper import Keeper
 from .memory import FrameCells, Memory, ModelCells, Slab
 from .messages import Fate, Kind, Message, pack, pack_frame
+from .trace import Trace
 
 log = logging.getLogger("framelane.pool")
 
@@ -64,6 +65,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int = 0
     audit: bool = False
     search_path: str = ""
+    trace: str = ""
     log_level: str = "INFO"
 
 
@@ -201,6 +203,7 @@ class Pool:
             "worker", spawn=self._spawn, introduce=watcher.worker_started, hear=self._hear, bury=self._bury
         )
         self.workers = self.keeper.living
+        self.trace: Trace | None = None
         self.hangs = 0
         self.estimate_s = 0.0
         self.on_done: Callable[[Done], None] = lambda _done: None
@@ -261,6 +264,8 @@ class Pool:
             request, cell, job.seq, job.flavour, length, state, job.received, job.deadline, now - job.received
         )
         worker.child.tell(message)
+        if self.trace is not None:
+            self.trace.span("lane", job.received, now, request, -1)
         return request
 
     def _least_loaded(self) -> Worker:
@@ -294,6 +299,8 @@ class Pool:
                 self.estimate_s += (taken - self.estimate_s) * (_ESTIMATE_WEIGHT if self.estimate_s else 1.0)
             done = Done(message.request, job, fate, data, state, "", message.f0, message.f1, report=message)
             self._tell(worker, done)
+            if self.trace is not None:
+                self.trace.span("deliver", message.t0, time.monotonic(), message.request, -1)
         else:
             text = data.decode("utf-8", "replace")
             fatal = bool(message.model)
@@ -364,6 +371,7 @@ class Pool:
             "credits": config.credits,
             "memory_limit": config.memory_limit,
             "search_path": config.search_path,
+            "trace": config.trace,
             "log_level": config.log_level,
         }
         page, descriptors = config.first_page + index, (self._memory.fd, slab.fd)

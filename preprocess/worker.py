@@ -36,6 +36,7 @@ from .logs import set_up_logs
 from .memory import STATE_BYTES, FrameCells, Memory, ModelCells, Slab
 from .messages import Fate, Kind, Message, PeerGone, pack, pack_done
 from .ports import Groups, SlabPort
+from .trace import open_trace
 
 log = logging.getLogger("framelane.worker")
 
@@ -59,6 +60,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     credits: int
     memory_limit: int
     search_path: str = ""
+    trace: str = ""
     log_level: str = "INFO"
 
 
@@ -112,6 +114,7 @@ class Worker:
         self._waiting: deque[Message] = deque()
         self._tasks: dict[int, Task] = {}
         self._stopping = False
+        self._trace = open_trace(config.trace, f"worker-{config.worker - 1}")
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -221,6 +224,9 @@ class Worker:
         if finished is not None:
             self._deliver(task, finished.value, started)
         self._progress.finish()
+        if self._trace is not None:
+            name = "postprocess" if finished is not None and outputs is not None else "worker"
+            self._trace.span(name, started, time.monotonic(), task.message.request)
 
     def _call(self, task: Task, call: Call, group: int) -> None:
         port = getattr(call, "port", None)

@@ -15,6 +15,7 @@ import importlib.resources
 import logging
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
@@ -32,6 +33,7 @@ from framelane.preprocess.logs import ALWAYS
 from framelane.preprocess.memory import Memory, ModelCells
 from framelane.preprocess.pool import Pool, PoolConfig, describe_pipeline
 from framelane.preprocess.progress import PAGE_BYTES
+from framelane.preprocess.trace import merge, open_trace, parts_of
 
 from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
@@ -136,11 +138,29 @@ class Replica:
                 sock.close()
             if self._recorder is not None:
                 self._recorder.stop()
+            self._write_trace(pool)
 
     # -- building ----------------------------------------------------------------------------------------------------
 
+    def _trace_parts(self) -> str:
+        """The folder for the parts of a timeline, where one is wanted."""
+        try:
+            return parts_of(self._settings.trace)
+        except OSError as error:
+            raise ConfigError(f"trace {self._settings.trace}: {error.strerror}") from None
+
+    def _write_trace(self, pool: Pool) -> None:
+        """All processes have ended: make one timeline of what they wrote."""
+        if pool.trace is None:
+            return
+        pool.trace.flush()
+        spans = merge(pool.trace.folder, self._settings.trace)
+        shutil.rmtree(pool.trace.folder)
+        log.info("trace: %d spans in %s; open it at ui.perfetto.dev", spans, self._settings.trace)
+
     async def _build(self) -> tuple[Pool, Supervisor, Exchange]:
         settings, plan = self._settings, self._plan
+        trace = self._trace_parts()
         described = await describe_pipeline(settings.pipeline, settings.options, os.getcwd(), self._pages)
         registry = Registry([Path(folder) for folder in settings.models])
         models = [registry.get(model["name"]) for model in described["models"]]
@@ -157,19 +177,21 @@ class Replica:
                 permits=settings.gpu_permits,
                 device=plan.device,
                 tuning=make_tuning(settings, plan.device, plan.active_slots, plan.gpu, len(models)),
+                trace=trace,
                 models=models,
                 cells=cells,
                 log_level=settings.log_level,
             ),
             self._pages,
         )
-        self._pool = Pool(self._pool_config(cells), self._pages, self._slots)
+        self._pool = Pool(self._pool_config(cells, trace), self._pages, self._slots)
+        self._pool.trace = open_trace(trace, "gateway")
         limits = self._limits(described["stateful"])
         parts = (self._pool, limits, time.monotonic, 0.0, self._entrance.passes)
         self._exchange = Exchange(*parts) if self._recorder is None else RecordedExchange(self._recorder, *parts)
         return self._pool, self._slots, self._exchange
 
-    def _pool_config(self, cells: list[ModelCells]) -> PoolConfig:
+    def _pool_config(self, cells: list[ModelCells], trace: str) -> PoolConfig:
         settings, plan = self._settings, self._plan
         return PoolConfig(
             workers=plan.workers,
@@ -187,6 +209,7 @@ class Replica:
             memory_limit=settings.worker_memory << 20,
             audit=plan.can_audit,
             search_path=os.getcwd(),
+            trace=trace,
             log_level=settings.log_level,
         )
 

@@ -79,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         Meta(ge=0, le=64, description="most concurrent runs per device, over all replicas of this machine; 0: no cap"),
     ] = 0
+    trace: Annotated[
+        str, Meta(description="file for a timeline of all processes, for ui.perfetto.dev, written when the server ends")
+    ] = ""
     gpu_density: Annotated[
         int, Meta(ge=1, le=60, description="replicas that share each card; its memory is divided among all their slots")
     ] = 1

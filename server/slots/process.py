@@ -14,6 +14,7 @@ On a CPU, runs for long jobs are lent a thread of lower priority, so that they t
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -39,6 +40,7 @@ from framelane.preprocess.links import ALL
 from framelane.preprocess.logs import set_up_logs
 from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
+from framelane.preprocess.trace import Trace, open_trace
 
 from .cards import cpus_near
 from .overlap import Run, Runner
@@ -62,6 +64,7 @@ class SlotConfig(msgspec.Struct, frozen=True):
     permits: int = 0
     quietly: bool = False
     tuning: Tuning = Tuning()
+    trace: str = ""
     log_level: str = "INFO"
 
 
@@ -107,7 +110,7 @@ class Request(NamedTuple):
 class Slot:
     """The loop. Constructed by ``main``; ``run`` returns when the supervisor says STOP."""
 
-    def __init__(self, birth: Birth, config: SlotConfig, sessions: list[Session]) -> None:
+    def __init__(self, birth: Birth, config: SlotConfig, sessions: list[Session], trace: Trace | None = None) -> None:
         self._gateway = birth.channel
         self._progress = birth.progress
         self._config = config
@@ -123,6 +126,7 @@ class Slot:
         self._permits = Permits(device, config.permits) if config.permits else None
         self._runner = Runner(self._execute, self._enter_thread)
         self._ended = 0
+        self._trace = trace
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -296,8 +300,30 @@ class Slot:
             if self._quiet is None:
                 self._quiet = ThreadPoolExecutor(1, initializer=_lower_priority, initargs=(_AUDIT_PRIORITY,))
             self._quiet.submit(session.run, items).result()
-        else:
+        elif self._trace is None:
             session.run(items)
+        else:
+            self._run_traced(session, items, batch[0].message.request)
+
+    def _run_traced(self, session: Session, items: list[Bound], request: int) -> None:
+        """The same in its three steps."""
+        run = Run(session, self._traced("gather", request, session.gather, items), ())
+        try:
+            self._traced("run", request, session.execute, run.batch)
+        except Exception:
+            session.drop(run.batch)
+            raise
+        self._traced("scatter", request, session.scatter, run.batch)
+
+    def _traced(self, name: str, request: int, step: Callable[[Any], _Result], argument: Any, row: int = 0) -> _Result:
+        """Take a step of a run, and note how long it took where that is traced."""
+        if self._trace is None:
+            return step(argument)
+        start = time.monotonic()
+        try:
+            return step(argument)
+        finally:
+            self._trace.span(name, start, time.monotonic(), request, row)
 
     def _answer_all(self, batch: Sequence[Request], started: float, seconds: float) -> None:
         for request in batch:
@@ -317,14 +343,15 @@ class Slot:
 
     # -- runs on their own thread --------------------------------------------------------------------------------------
 
-    def _begin(self, batch: list[Request]) -> None:
+    def _begin(self, requests: list[Request]) -> None:
         """Gather a batch, and hand it to the thread that runs."""
-        due = self._due(batch, time.monotonic())
+        due = self._due(requests, time.monotonic())
         if not due:
             return
         session = self._sessions[due[0].message.model]
         try:
-            self._runner.submit(Run(session, session.gather(_items(due)), due))
+            batch = self._traced("gather", due[0].message.request, session.gather, _items(due))
+            self._runner.submit(Run(session, batch, due))
         except Exception as error:
             self._fail(due, error)
 
@@ -334,7 +361,7 @@ class Slot:
         try:
             self._progress.awake(run.started)
             self._progress.start(run.requests[0].message.request if len(run.requests) == 1 else ALL, run.started)
-            run.session.execute(run.batch)
+            self._traced("run", run.requests[0].message.request, run.session.execute, run.batch, 1)
         except Exception:
             self._progress.finish(int(len(run.requests) == 1))  # the others are run again, alone
             raise
@@ -352,8 +379,11 @@ class Slot:
                 run.session.drop(run.batch)
                 self._fail(run.requests, run.error)
             else:
-                run.session.scatter(run.batch)
-                self._answer_all(run.requests, run.started, run.seconds)
+                self._traced("scatter", run.requests[0].message.request, self._answer_run, run)
+
+    def _answer_run(self, run: Run) -> None:
+        run.session.scatter(run.batch)
+        self._answer_all(run.requests, run.started, run.seconds)
 
     def _fail(self, batch: Sequence[Request], error: Exception) -> None:
         """A run raised: find the culprit by running the others of its batch alone, before all else."""
@@ -378,7 +408,7 @@ class Slot:
             log.warning("a worker does not take its answers; it is being replaced")
 
 
-def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
+def open_sessions(config: SlotConfig, trace: Trace | None = None) -> tuple[list[Session], dict[str, Any]]:
     """Open and warm up every model; the report names the device that is truly used, and what was measured.
 
     Raises:
@@ -390,6 +420,8 @@ def open_sessions(config: SlotConfig) -> tuple[list[Session], dict[str, Any]]:
         report |= _stay_near(config.device)
     for spec in config.models:
         session = open_session(spec, config.device, config.tuning)
+        if trace is not None:
+            session.watch_copies(lambda start, end, row: trace.span("copy", start, end, 0, row))
         timings = session.warm_up()
         sessions.append(session)
         report["device"] = session.device
@@ -441,8 +473,10 @@ def main(argv: list[str] | None = None) -> None:
     set_up_logs(birth.config.get("log_level", "INFO"))
     with birth.failures():
         config = msgspec.convert(birth.config, SlotConfig, dec_hook=lambda kind, value: kind(value))
-        sessions, report = _at_low_priority(open_sessions, config) if config.quietly else open_sessions(config)
-        slot = Slot(birth, config, sessions)
+        trace = open_trace(config.trace, f"slot-{config.slot}")
+        opening = functools.partial(open_sessions, trace=trace)
+        sessions, report = _at_low_priority(opening, config) if config.quietly else opening(config)
+        slot = Slot(birth, config, sessions, trace)
         birth.ready(report)
     with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
         slot.run()

@@ -64,6 +64,7 @@ class SlotsConfig(msgspec.Struct, frozen=True, kw_only=True):
     models: list[ModelSpec]
     cells: list[ModelCells]
     tuning: Tuning = Tuning()
+    trace: str = ""
     audit: int = 0
     hang_s: float = 1.5
     permits: int = 0
@@ -203,6 +204,7 @@ class Supervisor:
             "slot": index,
             "device": config.device.of_slot(index),
             "tuning": config.tuning,
+            "trace": config.trace,
             "models": config.models,
             "cells": config.cells,
             "permits": config.permits,
