@@ -58,6 +58,9 @@ class Session(Protocol):
     overlaps: bool
     """Whether gathering a batch while another one runs gains anything."""
 
+    def spare_items(self, count: int) -> list[Bound]:
+        """Cells of this process's own, filled with zeros."""
+
     def bind(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> Bound:
         """Prepare a cell, as arrays with a leading axis of 1, for any number of runs."""
 
@@ -137,6 +140,11 @@ class OnnxSession:
         self._bucket = bucket_table(spec.max_batch) if self._card else range(spec.max_batch + 1)
         self._place = ("cpu", 0) if device.kind == "cpu" else ("cuda", device.index)
         self._free: dict[int, list[Staging]] = {}
+
+    @property
+    def onnx(self) -> Any:
+        """ONNX Runtime's own session."""
+        return self._session
 
     def bind(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> Bound:
         """See ``Session.bind``."""
@@ -263,7 +271,7 @@ class OnnxSession:
         return min(times)
 
     def spare_items(self, count: int) -> list[Bound]:
-        """Cells of this process's own, filled with zeros."""
+        """See ``Session.spare_items``."""
         return [self.bind(_arrays(self.spec.inputs, 1), _arrays(self.spec.outputs, 1)) for _ in range(count)]
 
     def _prove(self) -> None:

@@ -41,6 +41,11 @@ class SimulatedSession:
         """See ``Session.bind``."""
         return Bound(inputs, outputs, None)
 
+    def spare_items(self, count: int) -> list[Bound]:
+        """See ``Session.spare_items``."""
+        empty = tuple(np.zeros((1, *tensor.shape), tensor.dtype) for tensor in self.spec.inputs)
+        return [self.bind(empty, tuple(np.zeros_like(array) for array in self._recorded)) for _ in range(count)]
+
     def gather(self, items: Sequence[Bound]) -> Batch:
         """See ``Session.gather``; nothing is copied."""
         return Batch(items, None)

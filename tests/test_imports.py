@@ -50,6 +50,10 @@ MAY_IMPORT = {
     | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app", "framelane.server.plan"}
     | {"framelane.server.options"},
     "framelane.loadtests": PUBLIC,
+    # These measure the parts themselves: sessions, and the slot's thread for a card.
+    "framelane.loadtests.gpu_loop": MODEL_SIDE | {"framelane.loadtests"},
+    "framelane.loadtests.gpu_checks": MODEL_SIDE | {"framelane.loadtests", "framelane.server.slots"},
+    "framelane.loadtests.gpu_check": MODEL_SIDE | {"framelane.loadtests", "framelane.loadtests.gpu_checks"},
     "framelane.loadtests.legacy": PUBLIC | MODEL_SIDE | {"framelane.loadtests"},
 }
 

@@ -5,8 +5,8 @@ what has arrived, run the oldest request (with others for the same model, up to 
 to fill a batch: with nothing to do it sleeps in epoll, with something to do it runs it. Inputs and outputs lie in the
 workers' slabs, and are bound to the sessions once per cell.
 
-On a card a second thread makes the runs (``overlap.py``), and the loop goes on: a further batch is gathered while one
-runs as soon as it is full. One that is not waits for the run to end, since more may come until then.
+On a card a second thread makes the runs where that is faster (``overlap.py``), and the loop goes on: a further batch is
+gathered while one runs as soon as it is full. One that is not waits for the run to end, since more may come until then.
 
 On a CPU, runs for long jobs are lent a thread of lower priority, so that they take what clients leave.
 """
@@ -43,14 +43,13 @@ from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerG
 from framelane.preprocess.trace import Trace, open_trace
 
 from .cards import cpus_near
-from .overlap import Run, Runner
+from .overlap import IN_FLIGHT, WORTHWHILE, Run, Runner, gain
 from .permits import Permits
 
 log = logging.getLogger("framelane.slot")
 
 _LOW_PRIORITY = 15
 _AUDIT_PRIORITY = 10
-_IN_FLIGHT = 2
 _Result = TypeVar("_Result")
 
 
@@ -110,7 +109,14 @@ class Request(NamedTuple):
 class Slot:
     """The loop. Constructed by ``main``; ``run`` returns when the supervisor says STOP."""
 
-    def __init__(self, birth: Birth, config: SlotConfig, sessions: list[Session], trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        birth: Birth,
+        config: SlotConfig,
+        sessions: list[Session],
+        trace: Trace | None = None,
+        overlapped: bool = False,
+    ) -> None:
         self._gateway = birth.channel
         self._progress = birth.progress
         self._config = config
@@ -127,11 +133,12 @@ class Slot:
         self._runner = Runner(self._execute, self._enter_thread)
         self._ended = 0
         self._trace = trace
+        self._overlapped = overlapped
 
     def run(self) -> None:
         """Serve until told to stop."""
         self._epoll.register(self._gateway.fileno(), select.EPOLLIN)
-        if any(session.overlaps for session in self._sessions):
+        if self._overlapped:
             self._runner.start()
             self._serve_overlapped()
             self._runner.stop()
@@ -188,7 +195,7 @@ class Slot:
             return True
         model = self._waiting[0].message.model
         full = self._sessions[model].best_batch
-        if self._runner.running >= _IN_FLIGHT:
+        if self._runner.running >= IN_FLIGHT:
             return False
         return full == 1 or sum(request.message.model == model for request in self._waiting) >= full
 
@@ -415,7 +422,7 @@ def open_sessions(config: SlotConfig, trace: Trace | None = None) -> tuple[list[
         ModelError, DeviceError: see ``open_session``.
     """
     sessions: list[Session] = []
-    report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}}
+    report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}, "overlap": False}
     if config.device.kind in ("cuda", "tensorrt"):
         report |= _stay_near(config.device)
     for spec in config.models:
@@ -430,6 +437,9 @@ def open_sessions(config: SlotConfig, trace: Trace | None = None) -> tuple[list[
             "run_ms": {str(batch): round(milliseconds, 3) for batch, milliseconds in timings.items()},
             **(facts := session.facts()),
         }
+        if session.overlaps:
+            report["models"][spec.name]["overlap_gain"] = faster = round(gain(session), 3)
+            report["overlap"] |= faster >= WORTHWHILE
         if facts.get("on_cpu"):
             log.warning("model %s: not all of it runs on the card; on the CPU are %s", spec.name, facts["on_cpu"])
     return sessions, report
@@ -476,7 +486,7 @@ def main(argv: list[str] | None = None) -> None:
         trace = open_trace(config.trace, f"slot-{config.slot}")
         opening = functools.partial(open_sessions, trace=trace)
         sessions, report = _at_low_priority(opening, config) if config.quietly else opening(config)
-        slot = Slot(birth, config, sessions, trace)
+        slot = Slot(birth, config, sessions, trace, report["overlap"])
         birth.ready(report)
     with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
         slot.run()
