@@ -55,7 +55,33 @@ class Elsewhere(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Sections(click.Group):
+    """Lists its commands by what they are for, in the order in which one comes to need them."""
+
+    _ORDER = (
+        ("Serve", ("serve", "fleet", "token")),
+        ("Look", ("doctor", "models", "config", "top", "trace")),
+        ("Load", ("swarm", "audience", "record", "replay")),
+        ("Find the ceiling", ("sweep", "density", "probe", "gate", "plan")),
+    )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, and what is in none of them behind."""
+        listed = {name for _, names in self._ORDER for name in names}
+        others = tuple(name for name in self.list_commands(ctx) if name not in listed)
+        width = max(map(len, self.commands))
+        for title, names in (*self._ORDER, ("More", others)):
+            rows = [
+                (name.ljust(width), self.commands[name].get_short_help_str(80))
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(importlib.metadata.version("framelane"), prog_name="framelane")
 def main() -> None:
     """Framelane: a realtime websocket inference server.

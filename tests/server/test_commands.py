@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from framelane.server.cli import Elsewhere, main
+from framelane.server.cli import Elsewhere, Sections, main
 
 BROUGHT = {name: command for name, command in main.commands.items() if isinstance(command, Elsewhere)}
 
@@ -47,3 +48,17 @@ def test_missing_library_is_told_with_the_extra_to_install(monkeypatch):
 def test_missing_module_of_ours_is_a_fault_and_not_an_extra():
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         Elsewhere("x", "framelane.loadtests.no_such_module", "").make_context("x", [])
+
+
+def test_help_lists_every_command_once_under_what_it_is_for():
+    output = CliRunner().invoke(main, ["--help"]).output
+    assert all(output.count(f"\n  {name} ") == 1 for name in main.commands)
+    assert (
+        output.index("Serve:") < output.index("  serve ") < output.index("Find the ceiling:") < output.index("  sweep ")
+    )
+
+
+def test_command_that_no_section_names_is_listed_all_the_same():
+    group = Sections(commands={"new": click.Command("new", short_help="Something new.")})
+    output = CliRunner().invoke(group, ["--help"]).output
+    assert "More:\n  new  Something new.\n" in output
