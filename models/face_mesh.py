@@ -121,16 +121,21 @@ class FaceMesh(Pipeline):
         return {"faces": [face.answer() for face in faces]}
 
     async def _follow(self, view: View, track: Track | None) -> tuple[list[Face], int]:
-        """The faces of a frame after ``track``, and how many frames ago the detector was asked then."""
+        """The faces of a frame after ``track``, and how many frames ago the detector was asked then.
+
+        Where the faces move too far from one frame to the next, as they do at a frame a second, looking at their old
+        places would be in vain and cost as much as it saves: then it is left until two frames show them in one place.
+        """
         every = self.options.detect_every
         if track is None:
             return await self._look(view), 0
         if track.age >= every:
-            return await self._look(view, track.places), 0
+            seen = await self._look(view, track.places)
+            return seen, 0 if _stayed(track.places, seen) else every
         faces = await self._landmarks(view, track.places, max(_SURE, self._min_presence))
         faces = [face._replace(tracked=True) for face in faces if steady(face.place.square, face.ahead.square)]
         if not faces:
-            return await self._look(view), 0
+            return await self._look(view), every
         lost_some = len(faces) < len(track.places)
         return faces, every if lost_some else track.age + 1
 
@@ -227,6 +232,11 @@ def _leveled(x: float, y: float, size: float, eyes_x: float, eyes_y: float) -> S
     if not distance:
         return Square(x, y, size, 0.0)
     return Square(x, y, size * eyes_x / distance, size * eyes_y / distance)
+
+
+def _stayed(places: Sequence[Place], faces: Sequence[Face]) -> bool:
+    """Whether any of the faces would have been found at one of these places."""
+    return any(steady(place.square, face.ahead.square) for place in places for face in faces)
 
 
 def _distinct(faces: Sequence[Face]) -> list[Face]:

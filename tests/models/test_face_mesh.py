@@ -276,6 +276,19 @@ def test_detector_looks_again_after_some_frames() -> None:
     assert looked == [True, False, False, False, True, False, False, False, True]
 
 
+def test_face_that_moves_too_far_between_frames_is_not_looked_for_in_vain() -> None:
+    run = Runner(tracking=True)
+    state, ran = b"", []
+    far_apart = moving_face(seed=3, motion=1.5, frames=72, fps=6.0).frames[::8]
+    for data in (*far_apart, *[far_apart[-1]] * 3):
+        (face,) = run.faces(data, state)
+        state = run.state
+        ran.append((len(run.ran), face["tracked"]))
+    assert sum(runs == 3 for runs, _ in ran) <= 2
+    assert [tracked for _, tracked in ran[-2:]] == [True, True]
+    assert ran[-1] == (1, True)
+
+
 def test_newcomer_is_found_when_the_detector_looks_again() -> None:
     run = Runner(tracking=True, max_faces=2, detect_every=2)
     run.faces(alone())
