@@ -11,8 +11,9 @@ from typing import Any
 
 from locust import events
 
+from framelane.loadtests.swarm.plugin import add_arguments, set_up
 from framelane.loadtests.swarm.stock import StockSocketIOUser
-from framelane.loadtests.swarm.users import SocketIOUser, WebSocketUser, add_arguments, set_up
+from framelane.loadtests.swarm.users import SocketIOUser, WebSocketUser
 
 __all__ = ["SocketIOUser", "StockSocketIOUser", "WebSocketUser"]
 

@@ -47,6 +47,7 @@ class Persona(msgspec.Struct, frozen=True, kw_only=True):
         storms: whether it loses its connection together with others (``STORM_EVERY_S``).
         conduct: whether it keeps to the protocol.
         paced: whether it keeps to the pace that the server asks for, as the client kits do.
+        haste: its frame rate over that of everybody else.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Persona(msgspec.Struct, frozen=True, kw_only=True):
     storms: bool = False
     conduct: Conduct = "honest"
     paced: bool = True
+    haste: float = 1.0
 
     @property
     def honest(self) -> bool:
@@ -79,7 +81,7 @@ _PEOPLE: Final = (
     Persona(name="office", share=5, storms=True),
 )
 _HARM: Final = (
-    Persona(name="deaf", share=9, conduct="deaf", paced=False),
+    Persona(name="deaf", share=9, conduct="deaf", paced=False, haste=10),
     Persona(name="old", share=8, conduct="old"),
     Persona(name="garbage", share=8, conduct="garbage", paced=False),
 )

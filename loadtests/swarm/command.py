@@ -28,7 +28,7 @@ from .run import Given, Orders, Progress, Swarming, own_server
 from .shapes import SHAPES, Stage, Wish
 
 VOID = 4
-"""Exit status: the generator was too late, so nothing was found out about the server."""
+"""Exit status: the generator was too late, so nothing was found out about the server; as in ``plugin.py``."""
 _DOORS = {
     "both": ("WebSocketUser", "SocketIOUser"),
     "ws": ("WebSocketUser",),

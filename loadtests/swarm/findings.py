@@ -129,6 +129,13 @@ def level(found: Found, mark: Mark, frames: Columns, samples: Sequence[Sample], 
     )
 
 
+def whole(found: Found) -> Summary:
+    """The honest users' frames of the whole run."""
+    frames = of_users(found.recorded.frames, numbers_of(found.users, honest=True))
+    deadline = max((account.deadline_ms for account in found.accounts), default=500)
+    return summarize(frames, -math.inf, math.inf, deadline)
+
+
 def cores_used(samples: Sequence[Sample], start: float, stop: float) -> dict[str, float]:
     """Cores by role, between the first and the last sample inside a window."""
     inside = [sample for sample in samples if start <= sample[0] <= stop]

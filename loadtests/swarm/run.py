@@ -25,7 +25,7 @@ from framelane.loadtests.tally import Counts, Tally, total
 
 from .findings import Sample
 from .ledger import Found
-from .shapes import Mark
+from .shapes import MARKS, Mark
 
 _LOOK_S = 0.5
 _PATIENCE_S = 20.0
@@ -215,7 +215,7 @@ class Swarming:
         return {role: (used - before.get(role, 0.0)) / (end - begin) for role, used in after.items()}
 
     def _read_marks(self) -> None:
-        path = self._records / "marks"
+        path = self._records / MARKS
         if path.exists():
             lines = path.read_bytes().splitlines()
             self._marks = [msgspec.json.decode(line, type=Mark) for line in lines]

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 
 SHAPES: Final = ("steady", "steps", "ramp", "spike", "soak")
+MARKS = "marks"
+"""File of the levels that were reached, one JSON object a line."""
 SPAWN_RATE = 50.0
 """Users that come per second: some dozens, as after a link was shared, rather than all in one instant."""
 SPIKE_RATE = 400.0

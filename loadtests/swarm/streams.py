@@ -66,6 +66,11 @@ class Stream:
         tell: see ``Tell``.
         jitter: uniform random numbers from 0 to 1.
         paced: whether it keeps to the server's pace, as a browser would; a fixed rate is what a swarm is for.
+
+    Attributes:
+        over: it sends nothing more.
+        heedless: it goes on sending though it was not answered, against the rules.
+        interval_ms: between its frames; 0 where they are not regular.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Stream:
         self.session = Session(paced=paced, jitter=jitter)
         self.transport: Transport | None = None
         self.over = False
+        self.heedless = False
         self.interval_ms = 0.0
         self._ledger = ledger
         self._tell = tell
@@ -145,6 +151,8 @@ class Stream:
             self._ledger.records.settle(number, CODES["waiting" if state is State.WAITING else "away"])
             return
         self._release("replaced")
+        if self.heedless:
+            self.session.unanswered.clear()
         self._held = number
         self.session.offer(b"", number)  # the picture is taken when it is sent
         self._send(now)

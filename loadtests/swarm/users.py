@@ -1,4 +1,4 @@
-"""The Locust users, and what a process of the swarm has for all of them. Importing it patches sockets, as Locust does.
+"""The Locust users. Importing it patches sockets, as Locust does.
 
     WebSocketUser        /ws, lean                          SocketIOUser   /socket.io/, lean
     StockSocketIOUser    /socket.io/ with python-socketio's own client, on locust.contrib.socketio: see ``stock.py``
@@ -10,94 +10,21 @@ the event loop, so users cost what their messages cost.
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import random
-import resource
-import socket
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import gevent
-import msgspec
 from gevent.event import Event
-from locust import LoadTestShape, User, events, task
-from locust.runners import MasterRunner, WorkerRunner
+from locust import User, task
 
-from framelane.loadtests.overload.precedence import run_on_time
-
-from .album import MIXED_SIZES, SIZES, Album, ClipCamera, Gallery, size_of
-from .audience import AUDIENCES, Act, Life, Persona, Presence, cast, with_turns
-from .ledger import Ledger
-from .ledger import User as Enrolled
-from .metronome import Metronome
-from .replay import LADDER, LEAVES_AFTER_S, Programme, SizedCamera, read_sessions
-from .shapes import SHAPES, Stage, Walk, Wish
-from .streams import DRAIN_S, Stream, Transport
+from .album import ClipCamera, size_of
+from .audience import Act, Life, Persona, Presence, cast
+from .replay import LEAVES_AFTER_S, Programme, SizedCamera
+from .shared import Shared
+from .streams import Stream, Transport
 from .transports import LeanTransport, ShapedTransport
-
-_TICK_S = 0.1
-_GARBAGE = 100_000  # objects between two collections: a frame makes none that needs one
-_SLACK_S = 2.0
-MARKS = "marks"
-"""File of the levels that were reached, one JSON object a line."""
-
-
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, as Locust's command line has it."""
-
-    fps: float = 0.75
-    sizes: tuple[str, ...] = SIZES
-    audience: str = "steady"
-    records: str = ""
-    clips: str = ""
-    replay: str = ""
-    seed: int = 1
-
-
-class Shared:
-    """What the users of one process share; made when the first of them comes."""
-
-    def __init__(self, choices: Choices, gallery: Gallery, host: str, process: int) -> None:
-        self.choices = choices
-        self.address = _address(host)
-        self.personas = AUDIENCES[choices.audience]
-        self.sessions = read_sessions(Path(choices.replay)) if choices.replay else []
-        self.metronome = Metronome()
-        self.gallery = gallery
-        self.folder = Path(choices.records or tempfile.mkdtemp(prefix="framelane-swarm-"))
-        self.ledger = Ledger(self.folder, process)
-        self.present: dict[Stream, Event] = {}
-
-    def run(self) -> None:
-        """Begin to work; the process goes before others where it may, so that frames are sent when they are due."""
-        run_on_time()
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GARBAGE)
-        gevent.spawn(self.metronome.run)
-        gevent.spawn(self._tick)
-
-    def _tick(self) -> None:
-        """Look after the users a few times a second: what time alone changes, and who is done."""
-        count = 0
-        while True:
-            now = time.monotonic()
-            for stream, done in list(self.present.items()):
-                if stream.done(now):
-                    done.set()
-                elif count % 10 == 0 or not stream.is_live:
-                    stream.tick(now)
-            if count % 10 == 0:
-                self.ledger.used()
-            count += 1
-            gevent.sleep(_TICK_S)
 
 
 class Streamer(User):
@@ -113,7 +40,7 @@ class Streamer(User):
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self._shared: Shared = environment.framelane_stage()
+        self._shared: Shared = environment.framelane_shared()
         number = self._shared.ledger.peek()
         persona = cast(self._shared.personas, number)
         self._persona = persona
@@ -145,6 +72,7 @@ class Streamer(User):
             return
         shared, stream = self._shared, self.stream
         stream.transport = self.transport(self._persona)
+        stream.heedless = self._persona.conduct == "deaf"
         now = time.monotonic()
         shared.present[stream] = self._ended
         try:
@@ -169,7 +97,7 @@ class Streamer(User):
     def _keep_time(self, now: float) -> None:
         """Frames at fixed intervals from a phase of one's own on, whatever becomes of them."""
         metronome, stream, presence = self._shared.metronome, self.stream, self._presence
-        interval = 1 / self._shared.choices.fps
+        interval = 1 / (self._shared.choices.fps * self._persona.haste)
         stream.interval_ms = 1000 * interval
 
         def due(when: float) -> None:
@@ -263,117 +191,7 @@ class SocketIOUser(Streamer):
     door = "socketio"
 
 
-class Shape(LoadTestShape):
-    """Walks through the stages, and writes down the levels that were reached."""
-
-    abstract = True
-
-    def __init__(self, stages: list[Stage], folder: Path) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._walk = Walk(stages)
-        self._path = folder / MARKS
-
-    def tick(self) -> tuple[int, float] | None:
-        """As Locust wants it."""
-        runner = self.runner
-        known = len(self._walk.marks)
-        stage = self._walk.now(time.monotonic(), runner.user_count if runner else 0)
-        if len(self._walk.marks) > known:
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(self._walk.marks[-1]) + b"\n")
-        return None if stage is None else (stage.users, stage.rate)
-
-
-# -- Locust's listeners; ``locustfile.py`` puts them in place ---------------------------------------------------------
-
-
-def add_arguments(parser: Any) -> None:
-    """Our options of Locust's command line."""
-    group = parser.add_argument_group("Framelane")
-    group.add_argument("--fps", type=float, default=0.75, help="frames per second and user")
-    group.add_argument("--sizes", default=",".join(SIZES), help="sizes of the pictures, as 640x480,320x240; or mixed")
-    group.add_argument("--audience", choices=list(AUDIENCES), default="steady", help="who the users are")
-    group.add_argument("--shape", choices=["none", *SHAPES], default="none", help="none: --users stay for --run-time")
-    group.add_argument("--first", type=int, default=50, help="users at first, in steps and ramps")
-    group.add_argument("--step", type=int, default=150, help="users more with each step")
-    group.add_argument("--hold", type=float, default=60.0, help="seconds of each level of a shape")
-    group.add_argument("--records", default="", help="folder for the records that `framelane swarm` reads")
-    group.add_argument("--clips", default="", help="file of pictures that were drawn before")
-    group.add_argument("--replay", default="", help="sessions to replay, as `framelane serve --record` wrote them")
-
-
-def set_up(environment: Any) -> None:
-    """Give the environment what its users share, and its shape."""
-    options = environment.parsed_options
-    sizes = MIXED_SIZES if options.sizes == "mixed" else tuple(options.sizes.split(","))
-    for size in sizes:
-        size_of(size)
-    choices = Choices(
-        fps=options.fps, sizes=sizes, audience=options.audience, records=options.records, clips=options.clips,
-        replay=options.replay,
-    )  # fmt: skip
-    made: list[Shared] = []
-    gallery = None if isinstance(environment.runner, MasterRunner) else Gallery(_album(choices))
-
-    def stage() -> Shared:
-        if not made:
-            runner = environment.runner
-            process = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-            assert gallery is not None
-            made.append(Shared(choices, gallery, environment.host or "http://127.0.0.1:8000", process))
-            made[0].run()
-        return made[0]
-
-    environment.framelane_stage = stage
-    if not options.user_classes:
-        environment.user_classes = [kind for kind in environment.user_classes if kind.usual]
-    environment.stop_timeout = max(environment.stop_timeout or 0.0, DRAIN_S + _SLACK_S)
-    if options.shape != "none":
-        wish = Wish(
-            shape=options.shape, users=options.num_users or 50, first=options.first, step=options.step,
-            seconds=options.hold, rate=options.spawn_rate or 50.0,
-        )  # fmt: skip
-        environment.shape_class = Shape(wish.stages(), Path(options.records or tempfile.mkdtemp()))
-        environment.shape_class.runner = environment.runner
-    if not isinstance(environment.runner, MasterRunner):
-        events.quitting.add_listener(  # type: ignore[no-untyped-call]
-            lambda environment, **_: _leave(made, environment)
-        )
-
-
-def _leave(made: list[Shared], environment: Any) -> None:
-    for stage in made:
-        stage.ledger.save()
-        if not stage.choices.records:
-            print(verdict(stage.ledger))
-        if stage.ledger.failed_connects:
-            environment.process_exit_code = 1
-
-
-def verdict(ledger: Ledger) -> str:
-    """What a plain run of Locust says at its end, besides Locust's own tables."""
-    failed = ledger.failed_connects
-    return f"Framelane: {failed} failed connects" if failed else "Framelane: every connect succeeded"
-
-
 def _turned(camera: ClipCamera) -> str:
     """The size after the phone was turned."""
     width, height = size_of(camera.size)
     return f"{height}x{width}"
-
-
-def _album(choices: Choices) -> Album:
-    if choices.clips:
-        return Album.load(Path(choices.clips))
-    if choices.replay:
-        return Album.render(LADDER, choices.fps)
-    return Album.render(with_turns(choices.audience, choices.sizes), choices.fps)
-
-
-def _address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url if "//" in url else f"//{url}")
-    host = socket.gethostbyname(parts.hostname or "127.0.0.1")
-    return host, parts.port or 80
-
-
-__all__ = ["Enrolled", "SocketIOUser", "WebSocketUser", "add_arguments", "set_up"]
