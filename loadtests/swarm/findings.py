@@ -41,6 +41,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         summary: of the honest users' frames.
+        unserved: share of the frames due that could not be sent, since their user waited for a place or had none.
         tracked: share of the results that were tracked; not-a-number where the server does not say.
         connect_p50_ms, connect_p95_ms: from the attempt to `ready`, of all who came for this level.
         cores: used in the window, by role ("generator", "gateway", …), where it could be read.
@@ -50,6 +51,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     users: int
     summary: Summary
+    unserved: float
     tracked: float
     connect_p50_ms: float
     connect_p95_ms: float
@@ -116,11 +118,14 @@ def level(found: Found, mark: Mark, frames: Columns, samples: Sequence[Sample], 
     summary = summarize(frames, mark.start, mark.stop, deadline)
     connects = connect_times(found.recorded.events, until=mark.stop)
     tracked = ((found.tracked >= mark.start) & (found.tracked < mark.stop)).sum()
-    void = summary.sick or not summary.sent
-    met = objective.holds(summary.delivery, summary.age.p50)
+    away = sum(summary.fates.get(fate, 0) for fate in ("waiting", "away"))
+    unserved = away / (summary.offered + away) if away else 0.0
+    void = summary.sick or not summary.offered + away
+    met = objective.holds(summary.delivery, summary.age.p50) and 1 - unserved >= objective.delivery
     return Level(
         users=mark.users,
         summary=summary,
+        unserved=unserved,
         tracked=float(tracked) / summary.results if summary.results and len(found.tracked) else math.nan,
         connect_p50_ms=_percentile(connects, 50),
         connect_p95_ms=_percentile(connects, 95),
@@ -247,13 +252,13 @@ def overall(levels: Sequence[Level]) -> Verdict:
 
 def why_void(levels: Sequence[Level]) -> list[str]:
     """By name, what was wrong with the generator."""
-    reasons = []
+    reasons = [] if levels else ["void: no level was reached and held, so nothing was measured"]
     for each in levels:
         if each.summary.sick:
             late = f"{each.summary.lag.p99:.0f} ms, at most {SICK_LAG_MS:g} ms are allowed"
             reasons.append(f"void: with {each.users} users the generator's own lag p99 was {late}: it measured itself")
-        elif not each.summary.sent:
-            reasons.append(f"void: with {each.users} users not a single frame was sent")
+        elif each.verdict == "void":
+            reasons.append(f"void: with {each.users} users not a single frame was due")
     return reasons
 
 

@@ -119,6 +119,8 @@ def _found(levels: Sequence[Level], subject: Subject) -> list[Finding]:
             f"age p50 {summary.age.p50:.0f} ms, p95 {summary.age.p95:.0f} ms, p99 {summary.age.p99:.0f} ms, "
             f"{summary.results / summary.seconds:.0f} results/s: {level.verdict}"
         )
+        if level.unserved:
+            text += f"; {level.unserved:.1%} of what was due was never sent, for want of a place or a connection"
         found.append(Finding(text, _TONES[level.verdict]))
     held = [level.users for level in levels if level.verdict == "met"]
     wanted = f"delivery ≥ {subject.objective.delivery:.1%}"
@@ -179,13 +181,14 @@ def _books(course: Course, found: Found, subject: Subject) -> list[Finding]:
 
 
 def _curve(levels: Sequence[Level], objective: Objective) -> Section:
-    columns = ("users", "verdict", "delivery", "p50 ms", "p95 ms", "p99 ms", "sent", "results/s", "tracked",
+    columns = ("users", "verdict", "delivery", "unserved", "p50 ms", "p95 ms", "p99 ms", "sent", "results/s", "tracked",
                "connect p50 ms", "connect p95 ms", "lag p99 ms", "jain")  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (
-            level.users, level.verdict, level.summary.delivery, level.summary.age.p50, level.summary.age.p95,
-            level.summary.age.p99, level.summary.sent, level.summary.results / level.summary.seconds, level.tracked,
-            level.connect_p50_ms, level.connect_p95_ms, level.summary.lag.p99, level.summary.jain,
+            level.users, level.verdict, level.summary.delivery, level.unserved, level.summary.age.p50,
+            level.summary.age.p95, level.summary.age.p99, level.summary.sent,
+            level.summary.results / level.summary.seconds, level.tracked, level.connect_p50_ms, level.connect_p95_ms,
+            level.summary.lag.p99, level.summary.jain,
         )
         for level in levels
     ]  # fmt: skip

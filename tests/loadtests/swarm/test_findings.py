@@ -91,6 +91,15 @@ def test_level_without_a_frame_is_void_and_not_perfect():
     level = judge(mark=Mark(3, 100.0, 110.0))
     assert level.verdict == "void"
     assert "not a single frame" in findings.why_void([level])[0]
+    assert "no level was reached" in findings.why_void([])[0]
+
+
+def test_users_who_are_kept_out_are_not_forgotten_because_they_could_not_send():
+    frames = columns(*[(0.1 * n, 5, 0, "result") for n in range(10)], *[(0.1 * n, None, 1, "away") for n in range(5)])
+    level = judge(frames)
+    assert level.summary.delivery == 1
+    assert level.unserved == pytest.approx(1 / 3)
+    assert level.verdict == "missed"
 
 
 def test_run_is_as_bad_as_its_worst_level():
