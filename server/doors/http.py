@@ -1,7 +1,8 @@
 """HTTP: the page, health, metrics, status, and inference for those who have one picture and no patience for sockets.
 
     GET  /              the demo page            GET  /livez       the event loop turns
-    GET  /static/…      its files                GET  /readyz      503 with the reasons until frames can be served
+    GET  /ops           the operators' page      GET  /readyz      503 with the reasons until frames can be served
+    GET  /static/…      their files
     GET  /sdk/…         the browser's client
     GET  /metrics       Prometheus               GET  /v1/status   JSON for people and tools
     POST /v1/infer      one image in, JSON out: a lane of its own that lives for one frame, and a signed token is spent
@@ -91,6 +92,7 @@ class HttpDoor:
         return Starlette(
             routes=[
                 Route("/", self.page),
+                Route("/ops", self.operators),
                 Route("/livez", self.livez),
                 Route("/readyz", self.readyz),
                 Route("/metrics", self.metrics),
@@ -104,10 +106,11 @@ class HttpDoor:
 
     async def page(self, request: Request) -> Response:
         """The demo page."""
-        path = _STATIC / "index.html"
-        if not path.is_file():
-            return answer(404, "not_found", "this build has no page")
-        return FileResponse(path, headers=_page_headers(request.headers.get("host", "")))
+        return _page("index.html", request, camera="self")
+
+    async def operators(self, request: Request) -> Response:
+        """The operators' page. Anybody may read what it shows; its verbs need the admin token (``admin.py``)."""
+        return _page("ops/index.html", request)
 
     async def livez(self, _request: Request) -> Response:
         """Answered means alive."""
@@ -248,8 +251,15 @@ class _Scripts(_Static):
         return response
 
 
-def _page_headers(host: str) -> dict[str, str]:
-    """The page may load and reach this host only; `host` as the browser sent it. Older browsers need ws: spelt out."""
+def _page(name: str, request: Request, camera: str = "") -> Response:
+    path = _STATIC / name
+    if not path.is_file():
+        return answer(404, "not_found", "this build has no page")
+    return FileResponse(path, headers=_page_headers(request.headers.get("host", ""), camera))
+
+
+def _page_headers(host: str, camera: str) -> dict[str, str]:
+    """A page may load and reach this host only; `host` as the browser sent it. Older browsers need ws: spelt out."""
     sockets = f" ws://{host} wss://{host}" if _HOST.fullmatch(host) else ""
     policy = (
         f"default-src 'self'; connect-src 'self'{sockets}; img-src 'self' blob: data:; media-src 'self' blob:; "
@@ -258,7 +268,7 @@ def _page_headers(host: str) -> dict[str, str]:
     return {
         "content-security-policy": policy,
         "cache-control": "no-cache",
-        "permissions-policy": "camera=(self), microphone=()",
+        "permissions-policy": f"camera=({camera}), microphone=()",
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
