@@ -99,7 +99,9 @@ def enter(host: str, port: int) -> socket.socket:
     connection = rfc6455.connect(host, port, WEBSOCKET_PATH, SUBPROTOCOL)
     connection.sendall(rfc6455.head(len(_HELLO)) + _HELLO)
     opcode, payload = rfc6455.receive(connection)
-    while payload.startswith(b"\x92\xa7waiting"):
+    while opcode == rfc6455.PING or payload.startswith(b"\x92\xa7waiting"):
+        if opcode == rfc6455.PING:  # who does not answer is taken for dead, in the waiting room too
+            connection.sendall(rfc6455.head(len(payload), rfc6455.PONG) + payload)
         opcode, payload = rfc6455.receive(connection)
     if opcode != rfc6455.BINARY or not payload.startswith(b"\x92\xa5ready"):
         connection.close()

@@ -36,6 +36,11 @@ HARNESSES: dict[str, Harness] = {
     "faults": Harness(
         "faults", ("-o", "out/faults.json"), "what clients notice when processes die, hang or run out of something"
     ),
+    "swarm": Harness(
+        "swarm.command",
+        ("-u=500", "--seconds=40", "--device=sim:8", "--pipeline=sharpness", "--slots=4", "--delivery=0.99"),
+        "500 Locust users at 0.75 fps each get 99 % of their frames, and the generator is not late",
+    ),
     "sweep": Harness("sweep_command", ("planted",), "planted bottlenecks are named, every other explanation falsified"),
 }
 

@@ -74,7 +74,7 @@ def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
       steady   --users come and stay for --seconds
       steps    from --first to --users by --step, each level held: the curve, and the most users that hold the objective
       ramp     from --first to --users without a stop    spike   a quarter, all at once, a quarter again
-      soak     as steady; choose a long --seconds
+      soak     as steady; choose a long --seconds: the first fifth is compared with the last, and memory with memory
     Audiences
       steady   everybody streams all the time
       audience people who think, hide their tab, turn their phone, have slow 3G or lossy Wi-Fi, lose their connection

@@ -84,7 +84,12 @@ def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict
     report = Report(
         name="swarm",
         title=title,
-        findings=(*_found(levels, subject), *_connections(found, subject), *_books(course, found, subject)),
+        findings=(
+            *_found(levels, subject),
+            *_drift(levels, course, subject),
+            *_connections(found, subject),
+            *_books(course, found, subject),
+        ),
         sections=tuple(sections),
         facts=subject.facts,
         data={
@@ -98,6 +103,7 @@ def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict
             "lost_connections": found.sum("lost"),
             "refused": found.sum("refused"),
             "foreign_cores": round(course.foreign, 3),
+            "server_memory": course.memory,
             "status": {"before": course.before, "after": course.after},
             "server": books.ServerBooks.of(course.counted),
         },
@@ -125,7 +131,7 @@ def _found(levels: Sequence[Level], subject: Subject) -> list[Finding]:
     held = [level.users for level in levels if level.verdict == "met"]
     wanted = f"delivery ≥ {subject.objective.delivery:.1%}"
     wanted += f" and p50 ≤ {subject.objective.p50_ms:g} ms" if subject.objective.p50_ms else ""
-    if len(levels) > 1:
+    if len({level.users for level in levels}) > 1:
         most = f"the most users with {wanted}: {max(held)}" if held else f"no level held {wanted}"
         found.append(Finding(most, "good" if held else "bad"))
     busy = [level for level in levels if level.cores.get("generator", 0) > findings.BUSY]
@@ -139,6 +145,21 @@ def _found(levels: Sequence[Level], subject: Subject) -> list[Finding]:
         shares = ", ".join(f"{level.tracked:.0%} with {level.users}" for level in tracked)
         found.append(Finding(f"tracked, so without the detector: {shares} users"))
     return found
+
+
+def _drift(levels: Sequence[Level], course: Course, subject: Subject) -> list[Finding]:
+    """What a soak is for: whether its end is as good as its beginning."""
+    if subject.shape != "soak" or len(levels) < 2:
+        return []
+    first, last = levels[0].summary, levels[-1].summary
+    text = (
+        f"from the first to the last part p95 went from {first.age.p95:.0f} to {last.age.p95:.0f} ms, delivery from "
+        f"{first.delivery:.2%} to {last.delivery:.2%}"
+    )
+    before, after = course.memory
+    if before:
+        text += f", the server's memory (PSS) from {before >> 20} to {after >> 20} MiB"
+    return [Finding(text)]
 
 
 def _connections(found: Found, subject: Subject) -> list[Finding]:
@@ -219,7 +240,7 @@ def _curve(levels: Sequence[Level], objective: Objective) -> Section:
         ),
     )  # fmt: skip
     text = f"A level counts only if the generator's own lag p99 is at most {SICK_LAG_MS:g} ms."
-    return Section(title="Levels", text=(text,), charts=charts if len(levels) > 1 else (), tables=tuple(tables))
+    return Section(title="Levels", text=(text,), charts=charts if len(set(x)) > 1 else (), tables=tuple(tables))
 
 
 def _course(found: Found, objective: Objective) -> Section:

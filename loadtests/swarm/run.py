@@ -20,7 +20,7 @@ import psutil
 import framelane.loadtests
 from framelane.loadtests.overload import books
 from framelane.loadtests.overload.targets import Running, Target
-from framelane.loadtests.processes import Process, StartFailed, busy_seconds, cpu_seconds
+from framelane.loadtests.processes import Process, StartFailed, busy_seconds, cpu_seconds, total_pss
 from framelane.loadtests.tally import Counts, Tally, total
 
 from .findings import Sample
@@ -121,6 +121,7 @@ class Course(NamedTuple):
     Attributes:
         found: None where the generator left nothing.
         before, after: the server's /v1/status; counted: what its /metrics counted meanwhile.
+        memory: PSS of the server in bytes, before and after; 0 where it runs elsewhere.
         foreign: cores that other programs used.
         log: the end of Locust's output.
     """
@@ -131,6 +132,7 @@ class Course(NamedTuple):
     before: dict[str, Any]
     after: dict[str, Any]
     counted: books.Metrics
+    memory: tuple[int, int]
     foreign: float
     log: str
 
@@ -163,6 +165,7 @@ class Swarming:
         """Let it run to its end; Ctrl-C ends it early, and what was measured is kept. Raises StartFailed or OSError."""
         self._records.mkdir()
         before, counted = self._site.get_json("/v1/status"), self._site.metrics()
+        memory = _memory(self._site)
         locustfile = Path(framelane.loadtests.__file__).with_name("locustfile.py")
         arguments = ["-m", "locust", "-f", str(locustfile), "--headless", "--only-summary", "--loglevel", "WARNING"]
         arguments += ["--host", self._url, "--records", str(self._records), *self._orders.arguments]
@@ -179,8 +182,11 @@ class Swarming:
         if found is None and not self.interrupted:
             raise StartFailed(f"Locust left no records: {locust.tail()}")
         after, since = self._closed_books(counted)
+        grown = (memory, _memory(self._site))
         own = sum(self._mean_cores().values())
-        return Course(found, self._marks, self._samples, before, after, since, max(0.0, spent - own), locust.tail())
+        return Course(
+            found, self._marks, self._samples, before, after, since, grown, max(0.0, spent - own), locust.tail()
+        )
 
     def _watch(self, locust: Process, started: float) -> None:
         roles = self._site.roles()
@@ -245,3 +251,10 @@ class Swarming:
             if not books.ServerBooks.of(counted).inside or time.monotonic() > limit:
                 return self._site.get_json("/v1/status"), counted
             time.sleep(0.1)
+
+
+def _memory(site: Site) -> int:
+    """PSS in bytes of a server's processes, as far as they are ours to look at."""
+    with contextlib.suppress(OSError):  # somebody else's process, or one that has ended meanwhile
+        return total_pss(site.roles())
+    return 0

@@ -1,10 +1,12 @@
 """How many users there are, when: the stages of a run. No clock and no I/O here; ``users.py`` shows them to Locust.
 
-steady   all users come, and stay
-steps    from few to many, each level held
-ramp     from few to many without a stop, then held
-spike    a quarter of them, all at once four times as many, a quarter again
-soak     as steady, for long: the report compares its beginning with its end
+    steady   all users come, and stay
+    steps    from few to many, each level held
+    ramp     from few to many without a stop, then held
+    spike    a quarter of them, all at once four times as many, a quarter again
+    soak     as steady, for long, in five parts: the report compares the first with the last
+
+A level is measured from two seconds after its last user has come until the next level begins.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ MARKS = "marks"
 SPAWN_RATE = 50.0
 """Users that come per second: some dozens, as after a link was shared, rather than all in one instant."""
 SPIKE_RATE = 400.0
+_PARTS = 5
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -85,7 +88,11 @@ def _spike(wish: Wish) -> list[Stage]:
     ]
 
 
-_MAKERS: Final = {"steady": _steady, "steps": _steps, "ramp": _ramp, "spike": _spike, "soak": _steady}
+def _soak(wish: Wish) -> list[Stage]:
+    return [Stage(wish.users, wish.rate, wish.seconds / _PARTS)] * _PARTS
+
+
+_MAKERS: Final = {"steady": _steady, "steps": _steps, "ramp": _ramp, "spike": _spike, "soak": _soak}
 
 
 class Walk:

@@ -29,7 +29,10 @@ class Echo:
     def __call__(self, connection):
         assert msgspec.msgpack.decode(connection.recv()) == ["hello", {}]
         for greeting in self.greetings:
-            connection.send(encode(greeting))
+            if greeting == "ping":
+                assert connection.ping().wait(5)
+            else:
+                connection.send(encode(greeting))
         for _ in range(self.frames):
             _name, seq, data = decode_websocket_frame(connection.recv())
             self.got.append((seq, bytes(data)))
@@ -75,7 +78,7 @@ def test_clients_start_at_different_places_of_the_clip(tmp_path):
 
 def test_client_in_the_waiting_room_waits_for_ready(tmp_path):
     waiting = ("waiting", {"position": 1, "retry_after_ms": 2000})
-    echo = Echo(result, greetings=(waiting, waiting, ("ready", {"lane": "x"})))
+    echo = Echo(result, greetings=(waiting, "ping", waiting, ("ready", {"lane": "x"})))
     assert run(tmp_path, echo).results == 4
 
 

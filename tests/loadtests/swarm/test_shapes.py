@@ -31,6 +31,16 @@ def test_ramp_climbs_in_the_time_of_one_level():
     assert sum(stage.seconds for stage in stages[:-1]) == pytest.approx(100)
 
 
+def test_soak_is_measured_in_parts_without_anybody_going():
+    stages = Wish(shape="soak", users=30, seconds=100).stages()
+    assert [stage.users for stage in stages] == [30] * 5
+    assert sum(stage.seconds for stage in stages) == 100
+    walk = Walk(stages, settle_s=0)
+    for second in range(110):
+        walk.now(second, users=30)
+    assert [mark.stop - mark.start for mark in walk.marks] == [20] * 5
+
+
 def test_level_is_measured_from_when_it_is_reached_and_has_settled():
     walk = Walk([Stage(10, 5, 20), Stage(20, 5, 20)], settle_s=2)
     assert walk.now(0, users=0).users == 10
