@@ -143,7 +143,11 @@ def _findings(searched: Searched) -> Iterator[Finding]:
 
 
 def _best(searched: Searched, choice: Choice) -> Finding:
-    plan = f"plan for {choice.plan_for} users" if choice.plan_for else "no comfortable count was measured"
+    plan = (
+        f"plan for {choice.plan_for} users"
+        if choice.plan_for
+        else "no count low enough to plan for was measured (begin --users lower)"
+    )
     collapse = f", and misses it at {choice.collapse}" if choice.collapse else "; it was not brought to its collapse"
     text = f"density {choice.best}: {plan}; it holds the objective up to {choice.capacity} users{collapse}"
     runs = len(searched.runs(choice.best, choice.capacity)) if choice.best else 0

@@ -40,6 +40,7 @@ _GENERATOR_FPS = 800.0
 _FRAMES = 90
 _PATIENCE = 1
 _ASK_AT = 0.7
+_UNSHAKEN = 0.99
 
 
 class Machine(Protocol):
@@ -50,7 +51,9 @@ class Machine(Protocol):
 
 
 class Measuring:
-    """Replicas on this machine; those of one density stay up for as long as it is asked for.
+    """Replicas on this machine; those of one density stay up for as long as it is asked for and they hold the load.
+
+    What an overload has taught a server would be in the next run's figures: after one, the next gets fresh replicas.
 
     Args:
         question: see there.
@@ -88,12 +91,14 @@ class Measuring:
             self._replicas.start(tell)
         try:
             load = Load(self._question, users, self._frames(), self._path("load"))
-            return _measured(self._question, self._replicas, load, users, tell)
+            found = _measured(self._question, self._replicas, load, users, tell)
         except StartFailed:
             if (ended := self._replicas.ended()) is None:
                 raise
-            self._drop()  # the next run gets fresh ones
-            return Measured(trial=Trial(density=layout, users=users, delivery=0.0), notes=(ended,))
+            found = Measured(trial=Trial(density=layout, users=users, delivery=0.0), notes=(ended,))
+        if found.trial.delivery < _UNSHAKEN:
+            self._drop()
+        return found
 
     def _drop(self) -> None:
         replicas, self._replicas = self._replicas, None
