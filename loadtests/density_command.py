@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
 
 from framelane.loadtests import tools
 from framelane.loadtests.cost import CostError, Price, choose_price, parse_prices
@@ -121,7 +122,7 @@ def _earlier(notebook: Notebook, restart: bool) -> list[Measured]:
 
 
 def _search(
-    out: Any,
+    out: Console,
     search: Search,
     question: Question,
     notebook: Notebook,

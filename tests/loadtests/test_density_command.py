@@ -3,14 +3,17 @@
 import json
 import os
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from framelane.loadtests import density_command, tools
 from framelane.loadtests.density import Layout, Objective, Search, Trial
 from framelane.loadtests.density_replicas import visible_device
+from framelane.loadtests.density_report import Searched, make_report
 from framelane.loadtests.density_trials import Measured, Notebook, Question, read_trials
 from framelane.loadtests.processes import StartFailed
+from framelane.loadtests.report import render
 
 CAMPAIGN = """density,users,delivery,p50_ms
 48,500,0.979,259
@@ -99,6 +102,20 @@ def test_notebook_of_another_question_is_refused_with_the_difference(tmp_path):
         Notebook(tmp_path / "trials", Question(devices=("sim:8",))).read()
     Notebook(tmp_path / "trials", Question(devices=("sim:8",))).restart()
     assert not (tmp_path / "trials").exists()
+
+
+def test_search_that_was_interrupted_at_once_has_a_report_all_the_same():
+    asked = Search(densities=(Layout(1),), ladder=(10,))
+    report = make_report(Searched(asked, [], {}), {}, complete=False)
+    assert report.findings[0].text == "no density held the objective at any count"
+    assert "interrupted" in render(report)
+
+
+def test_what_the_replicas_say_where_they_collapse_is_in_the_report():
+    asked = Search(densities=(Layout(1),), ladder=(10, 20), confirmations=1)
+    collapsed = msgspec.structs.replace(seen(users=20, delivery=0.5), limit="Slots are full.", advice="Add one.")
+    report = make_report(Searched(asked, [seen(), collapsed], {}), {}, complete=True)
+    assert report.findings[-1].text == "at 20 users the replicas say: Slots are full. Advice: Add one."
 
 
 class World:
