@@ -297,6 +297,30 @@ def test_pages_link_to_each_other(fresh: Page, server: Serve) -> None:
     assert fresh.url == address(server)
 
 
+def test_headline_says_what_somebody_across_the_room_must_know(page: Page) -> None:
+    headlines = page.evaluate(
+        """async () => {
+          const { headline } = await import("/static/ops/words.js");
+          const say = (limit, headroom_users, delivery, status) => headline({
+            diagnosis: { limit, headroom_users }, live: { delivery }, status: { ready: true, ...status },
+          });
+          return [
+            say("idle", 1200, 1), say("idle", 0, 1), say("idle", 9, 0.6), say("idle", 9, null), say("gateway", null, 0.5),
+            say("idle", 9, 1, { ready: false }), say("idle", 9, 1, { ready: false, draining: true }),
+          ];
+        }"""
+    )
+    assert headlines == [
+        ["Room for 1,200 more", "good"],
+        ["No room for more", "busy"],
+        ["Frames are lost", "busy"],
+        ["Room for 9 more", "good"],
+        ["Gateway-bound", "busy"],
+        ["Not serving", "bad"],
+        ["Draining", "bad"],
+    ]
+
+
 def test_screen_readers_hear_of_another_limit_and_not_of_every_number(page: Page) -> None:
     heard = page.evaluate(
         """async () => {

@@ -1,7 +1,6 @@
 // The last 15 minutes as charts. uPlot draws; legends, colours and words for screen readers are ours.
 
 import { attribute, make, write } from "./dom.js";
-import { SPAN_S } from "./history.js";
 import { DROPS, clock, ms, percent, rate } from "./words.js";
 
 /* global uPlot */
@@ -81,7 +80,7 @@ class Chart {
   #plot = null;
   #place = make("div.plot");
   #none;
-  #now = 0;
+  #range = [0, 1];
   #high = 0;
 
   constructor(kind) {
@@ -109,7 +108,7 @@ class Chart {
   }
 
   draw(history, now) {
-    this.#now = now;
+    this.#range = [history.begin(now), now];
     const data = history.columns(this.#kind.series.map(([name]) => name));
     const shown = data.slice(1).map((column) => column.some((value) => (this.#kind.sparse ? value > 0 : value != null)));
     this.#high = Math.max(0, ...data.slice(1).flat());
@@ -157,7 +156,8 @@ class Chart {
       const [now, low, high] = [values.at(-1), Math.min(...values), Math.max(...values)].map(this.#kind.format);
       return [`${words} now ${now}, between ${low} and ${high}`];
     });
-    return `${this.#kind.title} of the last 15 minutes: ${told.join("; ") || (this.#kind.sparse ?? "nothing known yet")}`;
+    const minutes = Math.round((this.#range[1] - this.#range[0]) / 60);
+    return `${this.#kind.title} of the last ${minutes} minutes: ${told.join("; ") || (this.#kind.sparse ?? "nothing known yet")}`;
   }
 
   #size() {
@@ -180,7 +180,7 @@ class Chart {
       padding: [size, size, 0, 0],
       cursor: { sync: { key: "ops" }, drag: { setScale: false, x: false }, points: { size: 7 } },
       scales: {
-        x: { time: true, range: () => [this.#now - SPAN_S, this.#now] },
+        x: { time: true, range: () => this.#range },
         y: { range: () => [0, this.#kind.most ?? Math.max(this.#kind.least, 1.1 * this.#high)] },
       },
       axes: [

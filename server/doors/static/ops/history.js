@@ -1,7 +1,8 @@
 // The last quarter of an hour as this page knows it: what the server keeps, and what was seen before the server was restarted.
 // Pure: times are seconds since 1970.
 
-export const SPAN_S = 900;
+const SPAN_S = 900;
+const LEAST_SPAN_S = 120;
 const GAP = 2.5; // steps without a row: the line is broken
 
 export class History {
@@ -23,6 +24,11 @@ export class History {
 
   get last() {
     return this.#rows.at(-1);
+  }
+
+  /** Where charts begin: a quarter of an hour before `now`; later where less is known, so that little is not squeezed. */
+  begin(now) {
+    return Math.max(now - SPAN_S, Math.min(now - LEAST_SPAN_S, this.#rows[0]?.at ?? now));
   }
 
   /** `[times, values of the first name, …]`, as uPlot takes them; a gap is a row of nulls. */

@@ -5,7 +5,7 @@ import { Charts } from "./charts.js";
 import { attribute, find, make, share, write } from "./dom.js";
 import { Feed } from "./feed.js";
 import { figures, gpus } from "./figures.js";
-import { History, SPAN_S } from "./history.js";
+import { History } from "./history.js";
 import { Operate } from "./operate.js";
 import { Processes } from "./processes.js";
 import * as words from "./words.js";
@@ -82,18 +82,18 @@ class Ops {
     change();
     const now = this.#history.last?.at ?? Date.now() / 1000;
     this.#charts.draw(this.#history, now);
-    this.#strip(this.#history.runs().filter(({ to }) => to > now - SPAN_S), now);
+    this.#strip(this.#history.runs(), this.#history.begin(now), now);
   }
 
   /** What limited the server when, as a strip. */
-  #strip(runs, now) {
+  #strip(all, from, now) {
     const strip = find("strip");
-    const from = now - SPAN_S;
+    const runs = all.filter(({ to }) => to > from);
     const parts = runs.length ? [{ limit: null, from, to: Math.max(from, runs[0].from) }, ...runs] : [];
     while (strip.children.length > parts.length) strip.lastChild.remove();
     while (strip.children.length < parts.length) strip.append(make("i"));
     parts.forEach(({ limit, from: begin, to }, i) => {
-      const part = (to - Math.max(begin, from)) / SPAN_S;
+      const part = (to - Math.max(begin, from)) / (now - from);
       share(strip.children[i], part);
       attribute(strip.children[i], "data-limit", limit ?? "unknown");
       attribute(strip.children[i], "title", limit ? `${words.limitWord(limit)} until ${words.clock(to)}` : "");
@@ -102,7 +102,7 @@ class Ops {
     const minutes = {};
     for (const { limit, from: begin, to } of runs) if (limit) minutes[limit] = (minutes[limit] ?? 0) + (to - begin) / 60;
     const told = Object.entries(minutes).map(([limit, value]) => `${words.limitWord(limit)} for ${value.toFixed(1)} minutes`);
-    attribute(strip, "aria-label", `What limited this server in the last 15 minutes: ${told.join(", ") || "nothing known yet"}`);
+    attribute(strip, "aria-label", `What limited this server lately: ${told.join(", ") || "nothing known yet"}`);
   }
 
   #nextColours() {

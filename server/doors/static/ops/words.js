@@ -18,8 +18,9 @@ export function headline({ diagnosis, status, live }) {
   if (!live) return ["Measuring …", "wait"];
   const { limit, headroom_users: room } = diagnosis;
   if (limit !== "idle") return [limitWord(limit), "busy"];
-  const text = room == null ? WORDS.idle : room === 0 ? "No room for more" : `Room for ${count(room)} more`;
-  return [text, room === 0 || deliveryTone(live.delivery) ? "busy" : "good"];
+  if (deliveryTone(live.delivery)) return ["Frames are lost", "busy"]; // and not for want of anything here
+  if (room === 0) return ["No room for more", "busy"];
+  return [room == null ? WORDS.idle : `Room for ${count(room)} more`, "good"];
 }
 
 /** A text of the server as a sentence that does not break between a number and its unit. */
