@@ -305,7 +305,8 @@ def test_headline_says_what_somebody_across_the_room_must_know(page: Page) -> No
             diagnosis: { limit, headroom_users }, live: { delivery }, status: { ready: true, ...status },
           });
           return [
-            say("idle", 1200, 1), say("idle", 0, 1), say("idle", 9, 0.6), say("idle", 9, null), say("gateway", null, 0.5),
+            say("idle", 1200, 1), say("idle", 0, 1), say("idle", 9, 0.6), say("idle", 9, null),
+            say("gateway", null, 0.5),
             say("idle", 9, 1, { ready: false }), say("idle", 9, 1, { ready: false, draining: true }),
           ];
         }"""

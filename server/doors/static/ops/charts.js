@@ -35,7 +35,7 @@ const CHARTS = [
     format: perSecond,
     axis: rate,
     least: 1,
-    sparse: "None in the last 15 minutes",
+    sparse: "None in this time",
     series: Object.entries(DROPS).map(([reason, words]) => [`drop_${reason}_per_s`, words, reason]),
   },
   {
