@@ -33,6 +33,7 @@ LIVE = "document.getElementById('status').textContent === 'Live'"
 MEASURED = "Number(document.querySelector('#goodput b').textContent) > 0"
 STATES = """Object.fromEntries([...document.querySelectorAll("#processes li")].map(
   (row) => [row.querySelector(".name").textContent, row.querySelector(".state").textContent]))"""
+BUSIEST = "Math.max(...[...document.querySelectorAll('[role=meter]')].map((meter) => meter.ariaValueNow))"
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 AXE = (ROOT / "tests" / "data" / "axe.min.js").read_text()
 
@@ -139,9 +140,8 @@ def test_every_process_has_its_state_and_a_bar(page: Page, server: Serve) -> Non
     told = {entry["id"]: entry["state"] for entry in server.json("/v1/ops")["processes"]}
     assert page.evaluate(STATES) == told
     assert sorted(state for id_, state in told.items() if id_.startswith("slot")) == ["active", "active", "standby"]
-    busy = [int(meter.get_attribute("aria-valuenow") or -1) for meter in page.get_by_role("meter").all()]
-    assert len(busy) == len(told)
-    assert max(busy) > 50
+    assert page.get_by_role("meter").count() == len(told)
+    wait_until(page, f"{BUSIEST} > 10")
 
 
 def test_killed_slot_is_seen_and_its_standby_takes_over(page: Page, server: Serve) -> None:
