@@ -25,6 +25,7 @@ from .providers import PROVIDERS, Tuning, engine_key, providers
 from .registry import ModelSpec
 
 _SHOWN = 5
+_ONLY_FATAL = 4
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ def load() -> Any:
             f"ONNX Runtime is not installed ({error}): install framelane[cpu], or framelane[gpu] where there is CUDA",
             code="no_onnxruntime",
         ) from error
+    onnxruntime.set_default_logger_severity(_ONLY_FATAL)  # its errors are raised as well; pages of red tell no cure
     if getattr(onnxruntime, "cuda_version", ""):
         with contextlib.redirect_stdout(io.StringIO()):  # what it cannot load it prints; `gpu.explain` tells it better
             onnxruntime.preload_dlls()

@@ -18,13 +18,14 @@ processes, and spinning costs a whole core where several share it.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from . import runtime
+from . import gpu, runtime
 from .cuda import Card, CudaError, HostCard
 from .devices import Device, DeviceError
 from .providers import Tuning, bucket_table, buckets
@@ -108,10 +109,11 @@ def open_session(spec: ModelSpec, device: Device, tuning: Tuning | None = None) 
         return SimulatedSession(spec, device)
     if device.kind != "auto":
         return OnnxSession(spec, device, tuning)
-    try:
-        return OnnxSession(spec, Device("cuda", device.index, name=f"cuda:{device.index}"), tuning)
-    except DeviceError:
-        return OnnxSession(spec, Device("cpu", name="cpu"))
+    runtime.load()  # brings the CUDA libraries that came as wheels, without which no provider's library loads
+    if not gpu.explain(gpu.read_gpu_facts(), "cuda", device.index):
+        with contextlib.suppress(DeviceError):
+            return OnnxSession(spec, Device("cuda", device.index, name=f"cuda:{device.index}"), tuning)
+    return OnnxSession(spec, Device("cpu", name="cpu"))
 
 
 class OnnxSession:

@@ -120,7 +120,8 @@ def _card(facts: Facts) -> Iterator[Finding]:
                 "fine", f"card {index}", f"{card.name}, {card.memory / 2**30:.1f} GiB, compute {card.capability}"
             )
         elif device.kind == "auto" and not gpu.driver.cards:
-            yield Finding("fine", "card", "none; models run on the CPU")
+            wanted = bool(gpu.providers)  # a build that costs 1.5 GB of libraries is not installed by chance
+            yield Finding("note" if wanted else "fine", "card", "none; models run on the CPU", why if wanted else "")
         elif device.kind == "auto":
             yield Finding("wrong", "card", "there is one, but it cannot be used, and models would run on the CPU", why)
         else:

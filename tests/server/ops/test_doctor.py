@@ -61,6 +61,7 @@ WRONG = [
 ]
 NOTES = [
     ({"mps_clients": 50}, "MPS", "gpu_density"),
+    ({"gpu": GpuFacts(wheels=GPU.wheels, providers=("cuda",), driver=CPU.driver)}, "card", "--gpus all"),
     ({"nvml_problem": "not available"}, "GPU metrics", "nvidia-ml-py"),
     ({"throttled": 0.2}, "cores", "CPU limit"),
     ({"oom_kills": 2}, "memory", "memory.max"),
