@@ -46,6 +46,7 @@ from .doors.routes import Doors
 from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
+from .ops.gpu import Cards
 from .ops.lag import LoopLag
 from .ops.pressure import Facts
 from .ops.recorder import RecordedExchange, Recorder
@@ -54,7 +55,7 @@ from .plan import Plan
 from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
 from .slots.auditor import Auditor, AuditorConfig
-from .slots.cards import make_tuning
+from .slots.cards import make_tuning, uses_cards
 from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
 
 log = logging.getLogger("framelane")
@@ -112,6 +113,8 @@ class Replica:
         pool, slots, exchange = await self._build()
         auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
         watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores)
+        if uses_cards(self._plan.device, self._plan.gpu):
+            watch.cards = Cards()
         sockets = self._listen()
         if self._recorder is not None:
             self._recorder.start()
@@ -487,6 +490,7 @@ class Replica:
             },
             "promotions": slots.promotions if slots else 0,
             "diagnosis": self._watch.diagnosis() if self._watch else None,
+            "gpus": self._watch.gpus if self._watch else [],
             "loop_lag": self._lag.record(),
             "tasks": len(asyncio.all_tasks()),
             "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},

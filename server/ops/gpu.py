@@ -51,6 +51,11 @@ class Cards:
             self.problem = f"not available: {error}"
             return []
 
+    def record(self) -> list[dict[str, Any]]:
+        """``read`` as plain values; what a card does not tell is left out."""
+        records = [msgspec.structs.asdict(card) for card in self.read()]
+        return [{key: value for key, value in record.items() if value is not None} for record in records]
+
     def close(self) -> None:
         """Let go of NVML."""
         if self._opened and not self.problem:

@@ -34,6 +34,7 @@ class ProcessCollector(Collector):
             promotions = "Slots that took another one's place"
             yield CounterMetricFamily("framelane_promotions", promotions, value=status["promotions"])
         yield from self._device()
+        yield from self._gpus()
         yield from self._events("restarts", "Processes that were started again")
         yield from self._events("hangs", "Processes that were put down since they made no progress")
         if "tasks" in status:
@@ -51,6 +52,26 @@ class ProcessCollector(Collector):
             simulated = str(device["simulated"]).lower()
             family.add_metric([device["requested"], device["used"], simulated], device["used"] != "none yet")
             yield family
+
+    def _gpus(self) -> Iterator[Metric]:
+        """The cards, where NVML tells of them; memory of our own slots by name."""
+        gpus = self._status.get("gpus")
+        if not gpus:
+            return
+        used = GaugeMetricFamily("framelane_gpu_utilisation", "Share of time in which a kernel ran", labels=["gpu"])
+        memory = GaugeMetricFamily("framelane_gpu_memory_bytes", "Memory of the card", labels=["gpu", "kind"])
+        ours = GaugeMetricFamily("framelane_gpu_slot_memory_bytes", "Memory of a slot there", labels=["gpu", "slot"])
+        names = {entry["pid"]: entry["id"] for entry in self._status.get("slots", ())}
+        for card in gpus:
+            index = str(card["index"])
+            if "utilisation" in card:
+                used.add_metric([index], card["utilisation"])
+            memory.add_metric([index, "used"], card["memory_used"])
+            memory.add_metric([index, "total"], card["memory_total"])
+            for pid, taken in card["processes"].items():
+                if pid in names:
+                    ours.add_metric([index, names[pid]], taken)
+        yield from (used, memory, ours)
 
     def _states(self, kind: str, text: str, states: Any) -> Metric:
         family = GaugeMetricFamily(f"framelane_{kind}", f"{text} by state", labels=["state"])

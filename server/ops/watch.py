@@ -21,6 +21,7 @@ from framelane.server.protocol import Drop, Refusal
 
 from . import procfs
 from .diagnosis import Diagnosis, Limit, diagnose
+from .gpu import Cards
 from .lag import LoopLag
 from .pressure import Facts
 from .window import Reading, Sample, Window, between
@@ -99,6 +100,7 @@ class Watch:
     Attributes:
         on_look: called after each look.
         pss: bytes by pid, read every ten seconds in a thread.
+        cards: where slots run on cards: what these do.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Watch:
         self._looked_at = self._weighed_at = float("-inf")
         self._weighing: asyncio.Future[dict[int, int]] | None = None
         self.pss: dict[int, int] = {}
+        self.cards: Cards | None = None
         self.on_look: Callable[[dict[str, Any] | None], None] = lambda _row: None
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -168,6 +171,7 @@ class Watch:
             capacity_fps=exchange.capacity.rate,
             pace_ms=reception.interval_ms,
             held_back=reception.held_back,
+            gpus=self.cards.record() if self.cards is not None else (),
         )
 
     def _read(self, process: Watched, now: float) -> Reading:
@@ -236,8 +240,13 @@ class Watch:
             "diagnosis": self.diagnosis(),
             "live": live(window, exchange) if window else None,
             "processes": self._processes(window, status),
-            "gpus": list(self._samples[-1].gpus) if self._samples else [],
+            "gpus": self.gpus,
         }
+
+    @property
+    def gpus(self) -> list[Mapping[str, Any]]:
+        """What the cards did at the last look; empty without ``cards``."""
+        return list(self._samples[-1].gpus) if self._samples else []
 
     def history(self) -> dict[str, Any]:
         """The body of /v1/ops/history."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from framelane.server.ops.gpu import Cards, CardUse
+from framelane.server.ops.processes import ProcessCollector
 
 
 class NVMLError(Exception):
@@ -49,7 +50,21 @@ def test_a_card_is_read_with_what_each_process_takes() -> None:
 
 
 def test_what_a_card_does_not_tell_is_left_out() -> None:
-    assert Cards(Nvml(utilisation=False)).read()[0].utilisation is None
+    assert "utilisation" in Cards(Nvml()).record()[0]
+    assert "utilisation" not in Cards(Nvml(utilisation=False)).record()[0]
+
+
+def test_metrics_tell_the_cards_and_the_memory_of_our_own_slots() -> None:
+    status = {"gpus": Cards(Nvml()).record(), "slots": [{"id": "slot-0", "pid": 7, "state": "active"}]}
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in ProcessCollector(status).collect()
+        for sample in metric.samples
+    }
+    assert values["framelane_gpu_utilisation", "0"] == 0.75
+    assert values["framelane_gpu_memory_bytes", "0", "used"] == 3
+    assert values["framelane_gpu_slot_memory_bytes", "0", "slot-0"] == 2
+    assert len([key for key in values if key[0] == "framelane_gpu_slot_memory_bytes"]) == 1
 
 
 def test_without_a_driver_there_is_nothing_and_a_reason() -> None:
