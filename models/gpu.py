@@ -84,7 +84,7 @@ def explain(facts: GpuFacts, kind: str, index: int, error: str = "") -> str:
         )
     if kind not in facts.providers:
         return f"this build of ONNX Runtime has no {kind.upper()} provider; run: {_INSTALL}"
-    return _explain_driver(facts, index) or _explain_library(facts, kind) or _explain_error(error)
+    return _explain_driver(facts, index) or _explain_library(facts, kind) or explain_error(error)
 
 
 def _explain_driver(facts: GpuFacts, index: int) -> str:
@@ -114,7 +114,8 @@ def _explain_library(facts: GpuFacts, kind: str) -> str:
     return f"a library that the {kind.upper()} provider needs is missing ({problem}); run: pip install 'framelane[gpu]'"
 
 
-def _explain_error(error: str) -> str:
+def explain_error(error: str) -> str:
+    """What mends an error that ONNX Runtime raised in a run; empty where that is not known."""
     if any(text in error for text in _OUT_OF_MEMORY):
         return (
             "the card's memory is full; run fewer slots on it, lower max_batch in model.toml, or say with "

@@ -53,6 +53,9 @@ class Staging:
         self.options: Any = None
         self._card = card
         self._binding = session.io_binding()
+        # An input that a node on the CPU reads is copied there when it is bound: it is bound again before every run.
+        infos = session.get_input_memory_infos() if card is not None and place[0] != "cpu" else ()
+        self._bound_late = [index for index, info in enumerate(infos) if info.name.lower() == "cpu"]
         self._sides = [_Side(ort, tensors, size, place, card) for tensors in (spec.inputs, spec.outputs)]
         for side, bind in zip(self._sides, (self._binding.bind_input, self._binding.bind_output), strict=True):
             for tensor, array, address in zip(side.tensors, side.arrays, side.addresses, strict=True):
@@ -71,6 +74,8 @@ class Staging:
 
     def execute(self, session: Any) -> None:
         """Run what was gathered."""
+        for index in self._bound_late:
+            self._binding.bind_cpu_input(self._sides[0].tensors[index].name, self.inputs[index])
         session.run_with_iobinding(self._binding, self.options)
         if self._card is not None:
             self._binding.synchronize_outputs()

@@ -14,7 +14,7 @@ from framelane.models.cuda import DriverFacts, HostCard
 from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.errors import FramelaneError, ModelError
 from framelane.models.registry import BUILTIN_DIRECTORY, ModelSpec, Registry, load_model
-from framelane.models.session import Array, Bound, OnnxSession, Session, best_batch, open_session
+from framelane.models.session import Array, Batch, Bound, OnnxSession, Session, best_batch, open_session
 
 CPU = parse_device("cpu")
 NO_DRIVER = DriverFacts(problem="libcuda.so.1 cannot be loaded")
@@ -345,3 +345,49 @@ def test_every_bucket_up_to_the_best_is_warmed_and_only_those_are_kept(tmp_path:
     assert set(session.warm_up()) <= {1, 2, 4, 6}
     assert set(session._free) == {size for size in (1, 2, 4, 6) if size <= session.best_batch}
     assert all(len(buffers) == 2 for buffers in session._free.values())
+
+
+class Stale(HostCard):
+    """A card that takes what is copied to it once, and no more: buffers that runs do not follow."""
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+
+    def upload(self, target: int, source: int, nbytes: int) -> None:
+        if target not in self.taken:
+            self.taken.add(target)
+            super().upload(target, source, nbytes)
+
+    def download(self, target: int, source: int, nbytes: int) -> None:
+        super().upload(target, source, nbytes)
+
+
+def test_runs_that_do_not_follow_their_inputs_are_found_out_before_ready(tmp_path: Path) -> None:
+    session = with_card(load_model(write_double(tmp_path)), Stale())
+    with pytest.raises(DeviceError, match="do not follow their inputs"):
+        session.warm_up()
+
+
+class Small(OnnxSession):
+    """A card whose memory holds batches of ``most``."""
+
+    most = 1
+
+    def execute(self, batch: Batch) -> None:
+        if len(batch.items) > self.most:
+            raise RuntimeError("BFCArena: Failed to allocate memory for requested buffer of size 4096")
+        super().execute(batch)
+
+
+def test_a_batch_that_does_not_fit_the_card_is_not_used(tmp_path: Path) -> None:
+    session = Small(load_model(write_double(tmp_path)), CPU, card=HostCard())
+    assert set(session.warm_up()) == {1}
+    assert session.best_batch == 1
+
+
+def test_a_card_that_cannot_hold_a_single_item_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Small, "most", 0)
+    with pytest.raises(DeviceError, match=r"memory is full.*--gpu-density"):
+        Small(load_model(write_double(tmp_path)), CPU, card=HostCard()).warm_up()
