@@ -81,34 +81,43 @@ class Card:
             raise CudaError(str(error)) from error
         self._driver.call("cuInit", ctypes.c_uint(0))
         self._context = ctypes.c_void_p()
-        self._stream = ctypes.c_void_p()
-        self._locked: list[int] = []
+        self._up, self._down = ctypes.c_void_p(), ctypes.c_void_p()
+        self._locked: set[int] = set()
         device = self._driver.device(index)
         self._driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self.enter_thread()
-        self._driver.call("cuStreamCreate", ctypes.byref(self._stream), ctypes.c_uint(_NON_BLOCKING))
+        for stream in (
+            self._up,
+            self._down,
+        ):  # two threads copy, one each way: neither waits for the other
+            self._driver.call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING))
 
     def enter_thread(self) -> None:
         """To be called once on each thread that copies: which card is meant is a property of the thread."""
         self._driver.call("cuCtxSetCurrent", self._context)
 
     def lock_pages(self, array: npt.NDArray[Any]) -> None:
-        """Make host memory (whole pages) fit for copies that the card does by itself. Undone by ``close``."""
+        """Make host memory (whole pages) fit for copies that the card does by itself."""
         address = ctypes.c_void_p(array.ctypes.data)
         self._driver.call("cuMemHostRegister_v2", address, ctypes.c_size_t(array.nbytes), ctypes.c_uint(0))
-        self._locked.append(array.ctypes.data)
+        self._locked.add(array.ctypes.data)
+
+    def unlock_pages(self, array: npt.NDArray[Any]) -> None:
+        """Undo ``lock_pages``: before the memory is given back, since the driver would go on writing to its address."""
+        self._driver.call("cuMemHostUnregister", ctypes.c_void_p(array.ctypes.data))
+        self._locked.discard(array.ctypes.data)
 
     def upload(self, target: int, source: int, nbytes: int) -> None:
         """Copy from page-locked memory to the card, and wait until it is there."""
         size = ctypes.c_size_t(nbytes)
-        self._driver.call("cuMemcpyHtoDAsync_v2", _address(target), ctypes.c_void_p(source), size, self._stream)
-        self._driver.call("cuStreamSynchronize", self._stream)
+        self._driver.call("cuMemcpyHtoDAsync_v2", _address(target), ctypes.c_void_p(source), size, self._up)
+        self._driver.call("cuStreamSynchronize", self._up)
 
     def download(self, target: int, source: int, nbytes: int) -> None:
         """Copy from the card to page-locked memory, and wait until it is there."""
         size = ctypes.c_size_t(nbytes)
-        self._driver.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(target), _address(source), size, self._stream)
-        self._driver.call("cuStreamSynchronize", self._stream)
+        self._driver.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(target), _address(source), size, self._down)
+        self._driver.call("cuStreamSynchronize", self._down)
 
     def free_memory(self) -> tuple[int, int]:
         """Bytes of the card that are free, and all of them."""
@@ -133,6 +142,8 @@ class HostCard:
 
     def lock_pages(self, array: npt.NDArray[Any]) -> None:
         """Nothing to do."""
+
+    unlock_pages = lock_pages
 
     def upload(self, target: int, source: int, nbytes: int) -> None:
         """Copy."""

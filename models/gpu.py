@@ -121,6 +121,8 @@ def explain_error(error: str) -> str:
             "the card's memory is full; run fewer slots on it, lower max_batch in model.toml, or say with "
             "--gpu-density how many replicas share the card (nvidia-smi shows who uses it)"
         )
+    if "graph capture" in error:
+        return "not all of the model runs on the card, so no CUDA graph can hold it; use --gpu-graphs false"
     return ""
 
 

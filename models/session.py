@@ -219,7 +219,9 @@ class OnnxSession:
                 break
         self.best_batch = best_batch(timings)
         if self._card is not None:
-            self._free = {size: free for size, free in self._free.items() if size <= self.best_batch}
+            for size in [size for size in self._free if size > self.best_batch]:
+                for staging in self._free.pop(size):
+                    staging.close()
             self._prove()
         return timings
 

@@ -87,6 +87,12 @@ class Staging:
             for row, own in zip(rows, item.outputs, strict=True):
                 own[0] = row
 
+    def close(self) -> None:
+        """Let go of the memory."""
+        for side in self._sides:
+            if self._card is not None:
+                self._card.unlock_pages(side.block)
+
     def writes_to_the_card(self, session: Any, items: Sequence[Bound]) -> bool:
         """Whether a run replaces marks in the card's output memory."""
         assert self._card is not None

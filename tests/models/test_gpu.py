@@ -29,9 +29,21 @@ NO_NVINFER = "libnvinfer.so.10: cannot open shared object file"
         (facts(driver=DriverFacts((12, 4), (L4,))), "cuda", "", "can run CUDA 12.4", "newer driver"),
         (facts(driver=DriverFacts((13, 0))), "cuda", "", "no card", "CUDA_VISIBLE_DEVICES"),
         (facts(), "cuda:1", "", "no card 1; there are 0 (NVIDIA L4)", "CUDA_VISIBLE_DEVICES"),
+        (facts(), "cuda", "cannot use the graph capture feature", "CUDA graph", "--gpu-graphs false"),
         (facts(), "cuda", "CUDA failure 2: out of memory", "memory is full", "--gpu-density"),
     ],
-    ids=["both wheels", "cpu build", "library", "tensorrt", "no driver", "old driver", "no card", "index", "memory"],
+    ids=[
+        "both wheels",
+        "cpu build",
+        "library",
+        "tensorrt",
+        "no driver",
+        "old driver",
+        "no card",
+        "index",
+        "graphs",
+        "memory",
+    ],
 )
 def test_each_fault_names_its_cure(machine: GpuFacts, device: str, error: str, says: str, cure: str) -> None:
     kind, _, index = device.partition(":")

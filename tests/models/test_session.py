@@ -340,6 +340,28 @@ def test_a_run_that_wrote_nothing_to_the_card_is_found_out_before_ready(tmp_path
         session.warm_up()
 
 
+class Locking(HostCard):
+    """Knows whose pages are locked."""
+
+    def __init__(self) -> None:
+        self.locked: set[int] = set()
+
+    def lock_pages(self, array: Array) -> None:
+        self.locked.add(array.ctypes.data)
+
+    def unlock_pages(self, array: Array) -> None:
+        self.locked.remove(array.ctypes.data)
+
+
+def test_pages_are_locked_as_long_as_their_buffers_are_kept(tmp_path: Path) -> None:
+    card = Locking()
+    session = with_card(load_model(write_double(tmp_path)), card)
+    session.warm_up()
+    kept = [staging for buffers in session._free.values() for staging in buffers]
+    assert card.locked == {side.block.ctypes.data for staging in kept for side in staging._sides}
+    assert all(address % 4096 == 0 for address in card.locked)
+
+
 def test_every_bucket_up_to_the_best_is_warmed_and_only_those_are_kept(tmp_path: Path) -> None:
     session = with_card(load_model(write_double(tmp_path, max_batch=6)))
     assert set(session.warm_up()) <= {1, 2, 4, 6}
