@@ -6,6 +6,7 @@
 
 import itertools
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,26 @@ from framelane.models.cuda import HostCard
 from framelane.models.devices import Device
 from framelane.models.registry import ModelSpec
 from framelane.models.session import Batch, Bound, OnnxSession
-from framelane.server.slots import process
+from framelane.server.slots import opening, process
 
 _gathered, _run = itertools.count(1), itertools.count(1)
+
+
+class OnceEntered(HostCard):
+    """Refuses copies on a thread that has not entered it, as a card's driver does."""
+
+    def __init__(self) -> None:
+        self.here = threading.local()
+        self.here.entered = True
+
+    def enter_thread(self) -> None:
+        self.here.entered = True
+
+    def upload(self, target: int, source: int, nbytes: int) -> None:
+        assert getattr(self.here, "entered", False), "this thread has not entered the card"
+        super().upload(target, source, nbytes)
+
+    download = upload
 
 
 class CardSession(OnnxSession):
@@ -43,10 +61,10 @@ class CardSession(OnnxSession):
 
 
 def open_card(spec: ModelSpec, device: Device, *_: Any) -> OnnxSession:
-    return CardSession(spec, device, card=HostCard())
+    return CardSession(spec, device, card=OnceEntered())
 
 
 if __name__ == "__main__":
-    process.open_session = open_card
-    process.gain = lambda _session: 2.0
+    opening.open_session = open_card
+    opening.gain = lambda _session: 2.0
     process.main()

@@ -14,27 +14,19 @@ On a CPU, runs for long jobs are lent a thread of lower priority, so that they t
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import os
 import select
 import socket
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from framelane.models.cuda import read_driver
-from framelane.models.devices import Device
-from framelane.models.providers import Tuning
-from framelane.models.registry import ModelSpec
-from framelane.models.session import Bound, Session, open_session
+from framelane.models.session import Bound, Session
 from framelane.preprocess.children import Birth, born
 from framelane.preprocess.links import ALL
 from framelane.preprocess.logs import set_up_logs
@@ -42,29 +34,14 @@ from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 from framelane.preprocess.trace import Trace, open_trace
 
-from .cards import cpus_near
-from .overlap import IN_FLIGHT, WORTHWHILE, Run, Runner, gain
+from .opening import SlotConfig, lower_priority, open_sessions
+from .overlap import IN_FLIGHT, Run, Runner
 from .permits import Permits
 
 log = logging.getLogger("framelane.slot")
 
-_LOW_PRIORITY = 15
 _AUDIT_PRIORITY = 10
 _Result = TypeVar("_Result")
-
-
-class SlotConfig(msgspec.Struct, frozen=True):
-    """What the supervisor tells a slot at its birth. ``quietly``: start at low priority, others are serving."""
-
-    slot: int
-    device: Device
-    models: list[ModelSpec]
-    cells: list[ModelCells]
-    permits: int = 0
-    quietly: bool = False
-    tuning: Tuning = Tuning()
-    trace: str = ""
-    log_level: str = "INFO"
 
 
 class Peer:
@@ -138,6 +115,7 @@ class Slot:
     def run(self) -> None:
         """Serve until told to stop."""
         self._epoll.register(self._gateway.fileno(), select.EPOLLIN)
+        self._enter_thread()  # the models may have been opened on another one
         if self._overlapped:
             self._runner.start()
             self._serve_overlapped()
@@ -305,7 +283,7 @@ class Slot:
         items = _items(batch)
         if batch[0].peer.audit and session.device == "cpu" and all(request.peer.audit for request in batch):
             if self._quiet is None:
-                self._quiet = ThreadPoolExecutor(1, initializer=_lower_priority, initargs=(_AUDIT_PRIORITY,))
+                self._quiet = ThreadPoolExecutor(1, initializer=lower_priority, initargs=(_AUDIT_PRIORITY,))
             self._quiet.submit(session.run, items).result()
         elif self._trace is None:
             session.run(items)
@@ -415,66 +393,8 @@ class Slot:
             log.warning("a worker does not take its answers; it is being replaced")
 
 
-def open_sessions(config: SlotConfig, trace: Trace | None = None) -> tuple[list[Session], dict[str, Any]]:
-    """Open and warm up every model; the report names the device that is truly used, and what was measured.
-
-    Raises:
-        ModelError, DeviceError: see ``open_session``.
-    """
-    sessions: list[Session] = []
-    report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}, "overlap": False}
-    if config.device.kind in ("cuda", "tensorrt"):
-        report |= _stay_near(config.device)
-    for spec in config.models:
-        session = open_session(spec, config.device, config.tuning)
-        if trace is not None:
-            session.watch_copies(lambda start, end, row: trace.span("copy", start, end, 0, row))
-        timings = session.warm_up()
-        sessions.append(session)
-        report["device"] = session.device
-        report["models"][spec.name] = {
-            "best_batch": session.best_batch,
-            "run_ms": {str(batch): round(milliseconds, 3) for batch, milliseconds in timings.items()},
-            **(facts := session.facts()),
-        }
-        if session.overlaps:
-            report["models"][spec.name]["overlap_gain"] = faster = round(gain(session), 3)
-            report["overlap"] |= faster >= WORTHWHILE
-        if facts.get("on_cpu"):
-            log.warning("model %s: not all of it runs on the card; on the CPU are %s", spec.name, facts["on_cpu"])
-    return sessions, report
-
-
-def _stay_near(device: Device) -> dict[str, Any]:
-    """Keep this process on the cores of its card's side of the machine; what the driver calls the card."""
-    cards = read_driver().cards
-    if device.index >= len(cards):
-        return {}  # opening the first model says what is wrong
-    card = cards[device.index]
-    with contextlib.suppress(OSError):
-        local = Path(f"/sys/bus/pci/devices/{card.bus}/local_cpulist").read_text()
-        os.sched_setaffinity(0, cpus_near(local, os.sched_getaffinity(0)))
-    return {"card": card.name, "bus": card.bus}
-
-
 def _items(batch: Sequence[Request]) -> list[Bound]:
     return [request.peer.bound(request.message.model, request.message.cell) for request in batch]
-
-
-def _lower_priority(nice: int) -> None:
-    """Of this thread alone."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
-
-
-def _at_low_priority(function: Callable[[SlotConfig], _Result], config: SlotConfig) -> _Result:
-    """Call it on a thread of its own, whose priority is low: a process may not raise its own priority again later."""
-
-    def call() -> _Result:
-        _lower_priority(_LOW_PRIORITY)
-        return function(config)
-
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(call).result()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -484,8 +404,7 @@ def main(argv: list[str] | None = None) -> None:
     with birth.failures():
         config = msgspec.convert(birth.config, SlotConfig, dec_hook=lambda kind, value: kind(value))
         trace = open_trace(config.trace, f"slot-{config.slot}")
-        opening = functools.partial(open_sessions, trace=trace)
-        sessions, report = _at_low_priority(opening, config) if config.quietly else opening(config)
+        sessions, report = open_sessions(config, trace)
         slot = Slot(birth, config, sessions, trace, report["overlap"])
         birth.ready(report)
     with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to

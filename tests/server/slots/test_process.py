@@ -72,10 +72,12 @@ class Worker:
 class Gateway:
     """A gateway's end of one slot."""
 
-    def __init__(self, specs: list[ModelSpec], device: str = "cpu", module: str = MODULE) -> None:
+    def __init__(
+        self, specs: list[ModelSpec], device: str = "cpu", module: str = MODULE, *, quietly: bool = False
+    ) -> None:
         self.cells = [ModelCells(1, spec.inputs, spec.outputs) for spec in specs]
         self.pages = Memory.create("pages", 2 * PAGE_BYTES)
-        config = {"slot": 1, "device": parse_device(device), "models": specs, "cells": self.cells}
+        config = {"slot": 1, "device": parse_device(device), "models": specs, "cells": self.cells, "quietly": quietly}
         self.child = Child(module, "slot-1", config, self.pages, 1)
         self.workers: list[Worker] = []
         self.report = self._ready()
@@ -384,6 +386,20 @@ def gate(
     gate = Gate(tmp_path, models, monkeypatch, request.param)
     yield gate
     gate.slot.close()
+
+
+def test_a_card_whose_models_were_opened_at_low_priority_serves(
+    models: list[ModelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are opened on another thread, and which card is meant is a property of the thread."""
+    monkeypatch.setenv("PYTHONPATH", TESTS)
+    gateway = Gateway(models, module="card_slot", quietly=True)
+    try:
+        worker = gateway.worker()
+        worker.run(0, 3.0)
+        assert worker.answers(1)[0].status == Outcome.OK
+    finally:
+        gateway.close()
 
 
 @pytest.mark.parametrize("gate", [1], indirect=True)
