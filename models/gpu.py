@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ _LIBRARIES = {
 }
 _WHEELS = ("onnxruntime", "onnxruntime-gpu")
 _OUT_OF_MEMORY = ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "Failed to allocate memory", "Available memory of")
+_CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]*")
 _TIMEOUT_S = 60
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'framelane[gpu]'"
 
@@ -109,6 +111,8 @@ def _explain_library(facts: GpuFacts, kind: str) -> str:
     problem = facts.unloadable.get(kind, "")
     if not problem:
         return ""
+    if "undefined symbol: cu" in problem:
+        return f"the driver is older than the {kind.upper()} provider ({problem}); install a newer driver"
     if "libnvinfer" in problem:
         return f"TensorRT's libraries are missing ({problem}); run: pip install 'tensorrt<11'"
     return f"a library that the {kind.upper()} provider needs is missing ({problem}); run: pip install 'framelane[gpu]'"
@@ -120,6 +124,11 @@ def explain_error(error: str) -> str:
         return (
             "the card's memory is full; run fewer slots on it, lower max_batch in model.toml, or say with "
             "--gpu-density how many replicas share the card (nvidia-smi shows who uses it)"
+        )
+    if failure := _CUDA_FAILURE.search(error):
+        return (
+            f"the driver refuses it ({failure[0].strip()}); nvidia-smi must work here, and a newer driver, or a restart "
+            "of the host, helps where it does not"
         )
     if "graph capture" in error:
         return "not all of the model runs on the card, so no CUDA graph can hold it; use --gpu-graphs false"

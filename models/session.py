@@ -18,7 +18,7 @@ processes, and spinning costs a whole core where several share it.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -34,6 +34,8 @@ from .signature import check_signature
 from .staging import Array, Bound, Staging
 
 __all__ = ["Array", "Batch", "Bound", "OnnxSession", "Session", "best_batch", "open_session", "sample"]
+
+log = logging.getLogger("framelane.session")
 
 _WARM_UP_RUNS = 5
 _WORTHWHILE = 0.9
@@ -111,8 +113,10 @@ def open_session(spec: ModelSpec, device: Device, tuning: Tuning | None = None) 
         return OnnxSession(spec, device, tuning)
     runtime.load()  # brings the CUDA libraries that came as wheels, without which no provider's library loads
     if not gpu.explain(gpu.read_gpu_facts(), "cuda", device.index):
-        with contextlib.suppress(DeviceError):
+        try:
             return OnnxSession(spec, Device("cuda", device.index, name=f"cuda:{device.index}"), tuning)
+        except DeviceError as error:
+            log.warning("%s; model %s runs on the CPU instead", error.message, spec.name)
     return OnnxSession(spec, Device("cpu", name="cpu"))
 
 

@@ -15,6 +15,7 @@ def facts(**changes: object) -> GpuFacts:
 
 
 MISSING = "libcublasLt.so.13: cannot open shared object file: No such file or directory"
+OLD_DRIVER = "libonnxruntime_providers_cuda.so: undefined symbol: cuTensorMapEncodeTiled"
 NO_NVINFER = "libnvinfer.so.10: cannot open shared object file"
 
 
@@ -24,23 +25,33 @@ NO_NVINFER = "libnvinfer.so.10: cannot open shared object file"
         (facts(wheels={"onnxruntime": "1.32.0", "onnxruntime-gpu": "1.31.1"}), "cuda", "", "both", "pip uninstall"),
         (facts(providers=()), "cuda", "", "no CUDA provider", "framelane[gpu]"),
         (facts(unloadable={"cuda": MISSING}), "cuda", "", "libcublasLt.so.13", "framelane[gpu]"),
+        (facts(unloadable={"cuda": OLD_DRIVER}), "cuda", "", "cuTensorMapEncodeTiled", "newer driver"),
         (facts(unloadable={"tensorrt": NO_NVINFER}), "tensorrt", "", "libnvinfer.so.10", "tensorrt<11"),
         (facts(driver=DriverFacts(problem="libcuda.so.1 cannot be loaded")), "cuda", "", "driver", "--gpus all"),
         (facts(driver=DriverFacts((12, 4), (L4,))), "cuda", "", "can run CUDA 12.4", "newer driver"),
         (facts(driver=DriverFacts((13, 0))), "cuda", "", "no card", "CUDA_VISIBLE_DEVICES"),
         (facts(), "cuda:1", "", "no card 1; there are 0 (NVIDIA L4)", "CUDA_VISIBLE_DEVICES"),
+        (
+            facts(),
+            "cuda",
+            "x; CUDA failure 36: no such call ; GPU=-1",
+            "(CUDA failure 36: no such call)",
+            "newer driver",
+        ),
         (facts(), "cuda", "cannot use the graph capture feature", "CUDA graph", "--gpu-graphs false"),
         (facts(), "cuda", "CUDA failure 2: out of memory", "memory is full", "--gpu-density"),
     ],
     ids=[
-        "both wheels",
-        "cpu build",
+        "wheels",
+        "build",
         "library",
-        "tensorrt",
-        "no driver",
-        "old driver",
-        "no card",
+        "symbol",
+        "trt",
+        "driver",
+        "old",
+        "none",
         "index",
+        "refused",
         "graphs",
         "memory",
     ],
