@@ -127,7 +127,7 @@ def explain_error(error: str) -> str:
         )
     if failure := _CUDA_FAILURE.search(error):
         return (
-            f"the driver refuses it ({failure[0].strip()}); nvidia-smi must work here, and a newer driver, or a restart "
+            f"the driver refuses it ({failure[0].strip()}); nvidia-smi must work here; a newer driver, or a restart "
             "of the host, helps where it does not"
         )
     if "graph capture" in error:
