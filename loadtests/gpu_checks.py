@@ -138,7 +138,7 @@ def batches(lab: Lab) -> Iterator[Row]:
 def precision(lab: Lab) -> Iterator[Row]:
     """How far the card's answers are from the CPU's: fp32, TF32, fp16, TensorRT."""
     variants = [
-        ("fp32", lab.card, Tuning(tf32=False), 1e-3),
+        ("fp32", lab.card, Tuning(precision="fp32"), 1e-3),
         ("TF32", lab.card, Tuning(), 2e-2),
         ("channels last", lab.card, Tuning(nhwc=True), 2e-2),
         ("fp16", lab.card, Tuning(precision="fp16"), 5e-2),

@@ -71,9 +71,7 @@ def describe(report: ModelReport) -> list[str]:
         names = ", ".join(f"{count} × {name}" for name, count in report.on_cpu.items())
         lines.append(f"  on CPU   {names}: each costs a copy from the card and back")
     if report.breaks_graphs:
-        lines.append(
-            f"  graphs   no CUDA graph can hold {', '.join(report.breaks_graphs)}: serve with --gpu-graphs false"
-        )
+        lines.append(f"  graphs   no CUDA graph can hold {', '.join(report.breaks_graphs)}: serve without --gpu-graphs")
     if report.fp16_error is not None:
         lines.append(
             f"  fp16     model.fp16.onnx, largest error {report.fp16_error:.1e} of each output's largest value"

@@ -131,7 +131,7 @@ def explain_error(error: str) -> str:
             "of the host, helps where it does not"
         )
     if "graph capture" in error:
-        return "not all of the model runs on the card, so no CUDA graph can hold it; use --gpu-graphs false"
+        return "not all of the model runs on the card, so no CUDA graph can hold it; leave out --gpu-graphs"
     return ""
 
 

@@ -31,20 +31,19 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory: most bytes of one session's arena; 0 is no bound. ``arena_budget`` computes it.
-        tf32: multiply with 10 bits of mantissa on tensor cores: about twice as fast, relative error about 1e-3.
         nhwc: channels last, which tensor cores like; the provider converts the graph when it is opened.
         conv_search: how cuDNN chooses its algorithms. "exhaustive" measures each, hundreds of ms for every new shape.
         graphs: record each batch size as a CUDA graph and replay it: saves the launches of many small kernels.
-        precision: "fp16" takes ``model.fp16.onnx`` (CUDA) or lets TensorRT choose 16 bits.
+        precision: "tf32" multiplies with 10 bits of mantissa on tensor cores: about twice as fast as "fp32", with a
+            relative error near 1e-3. "fp16" takes ``model.fp16.onnx`` (CUDA), or lets TensorRT choose 16 bits.
         cache: folder for TensorRT's engines and timings; empty: none are kept.
     """
 
     memory: int = 0
-    tf32: bool = True
     nhwc: bool = False
     conv_search: Literal["heuristic", "exhaustive", "default"] = "heuristic"
     graphs: bool = False
-    precision: Literal["fp32", "fp16"] = "fp32"
+    precision: Literal["tf32", "fp32", "fp16"] = "tf32"
     cache: str = ""
 
 
@@ -109,7 +108,7 @@ def _cuda(device: Device, tuning: Tuning) -> Options:
         "cudnn_conv_algo_search": tuning.conv_search.upper(),
         "arena_extend_strategy": "kSameAsRequested",  # doubling takes memory that further slots need
         "do_copy_in_default_stream": "1",  # with device buffers bound there is nothing left for it to copy
-        "use_tf32": _flag(tuning.tf32),
+        "use_tf32": _flag(tuning.precision == "tf32"),
         "prefer_nhwc": _flag(tuning.nhwc),
         "enable_cuda_graph": _flag(tuning.graphs),
     }

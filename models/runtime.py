@@ -113,7 +113,7 @@ def model_file(spec: ModelSpec, device: Device, tuning: Tuning) -> Path:
     Raises:
         ModelError: it is not there; the message says how to make it.
     """
-    if tuning.precision == "fp32" or device.kind != "cuda":
+    if tuning.precision != "fp16" or device.kind != "cuda":
         return spec.path
     half = spec.path.with_name("model.fp16.onnx")
     if not half.exists():

@@ -252,7 +252,6 @@ class OnnxSession:
         if self._card is not None:
             facts["on_cpu"] = self._opened.on_cpu
             facts["precision"] = self._tuning.precision
-            facts["tf32"] = self._tuning.tf32
             facts["graphs"] = self._tuning.graphs
             facts["arena_limit"] = self._tuning.memory
         return facts
@@ -304,7 +303,7 @@ class OnnxSession:
                 if not staging.writes_to_the_card(self._session, items):
                     raise DeviceError(f"device {self.device}: a run of {self.spec.name} wrote nothing to the card")
                 if not all(self._follows(staging, items, turn) for turn in range(_BUFFERS)):
-                    cure = "use --gpu-graphs false" if self._tuning.graphs else "please report this"
+                    cure = "leave out --gpu-graphs" if self._tuning.graphs else "please report this"
                     raise DeviceError(
                         f"device {self.device}: runs of {self.spec.name} with {size} item(s) do not follow their "
                         f"inputs: other buffers or a CUDA graph give other outputs than a plain run; {cure}"

@@ -85,9 +85,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu_density: Annotated[
         int, Meta(ge=1, le=60, description="replicas that share each card; its memory is divided among all their slots")
     ] = 1
-    gpu_tf32: Annotated[
-        bool, Meta(description="on a card: multiply with 10 bits of mantissa, faster, with a relative error near 1e-3")
-    ] = True
     gpu_nhwc: Annotated[bool, Meta(description="on a card: convert convolutions to channels last")] = False
     gpu_conv_search: Annotated[
         Literal["heuristic", "exhaustive", "default"],
@@ -97,9 +94,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, Meta(description="on a card: record each batch size as a CUDA graph; checked when a slot starts")
     ] = False
     gpu_precision: Annotated[
-        Literal["fp32", "fp16"],
-        Meta(description="on a card: fp16 takes model.fp16.onnx (framelane models check --fp16)"),
-    ] = "fp32"
+        Literal["tf32", "fp32", "fp16"],
+        Meta(
+            description="on a card: tf32 multiplies with 10 bits of mantissa, fast, with a relative error near "
+            "1e-3; fp32 is exact; fp16 takes model.fp16.onnx (framelane models check --fp16)"
+        ),
+    ] = "tf32"
     gpu_cache: Annotated[
         str, Meta(description="folder for TensorRT's engines, which take minutes to build; empty: they are not kept")
     ] = ""

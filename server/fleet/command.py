@@ -141,6 +141,9 @@ def _commands(
         own = ["--host", "127.0.0.1", "--port", str(member.port), "--device", member.device]
         if shared_port:
             own = ["--host", settings.host, *own[2:], "--shared-port", str(shared_port)]
+        neighbours = sum(other.device == member.device for other in layout.members)
+        if settings.gpu_density == 1:
+            own += ["--gpu-density", str(neighbours)]  # its slots share a card's memory with theirs
         workers = settings.workers or layout.workers
         if workers:
             own += ["--workers", str(workers)]

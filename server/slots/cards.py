@@ -78,7 +78,6 @@ def make_tuning(settings: Settings, device: Device, active: int, gpu: GpuFacts |
         memory = arena_budget(min(sizes), per_card(settings, device, active), max(1, models))
     return Tuning(
         memory=memory,
-        tf32=settings.gpu_tf32,
         nhwc=settings.gpu_nhwc,
         conv_search=settings.gpu_conv_search,
         graphs=settings.gpu_graphs,

@@ -38,7 +38,7 @@ NO_NVINFER = "libnvinfer.so.10: cannot open shared object file"
             "(CUDA failure 36: no such call)",
             "newer driver",
         ),
-        (facts(), "cuda", "cannot use the graph capture feature", "CUDA graph", "--gpu-graphs false"),
+        (facts(), "cuda", "cannot use the graph capture feature", "CUDA graph", "leave out --gpu-graphs"),
         (facts(), "cuda", "CUDA failure 2: out of memory", "memory is full", "--gpu-density"),
     ],
     ids=[

@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 def test_a_cuda_session_has_its_options_by_name() -> None:
-    ((name, options),) = providers(parse_device("cuda:2"), Tuning(memory=GIB, tf32=False, graphs=True), SPEC)
+    ((name, options),) = providers(parse_device("cuda:2"), Tuning(memory=GIB, precision="fp32", graphs=True), SPEC)
     assert name == "CUDAExecutionProvider"
     assert options == {
         "device_id": "2",
