@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import sys
@@ -11,8 +12,7 @@ from typing import Any
 
 import click
 import msgspec
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
 
 from framelane.loadtests import tools
 from framelane.loadtests.overload.targets import Target, roomy
@@ -24,8 +24,9 @@ from .album import MIXED_SIZES, SIZES, Album, size_of
 from .audience import AUDIENCES, with_turns
 from .findings import Objective
 from .replay import LADDER, ReplayError, read_sessions
-from .run import Given, Orders, Progress, Swarming, own_server
-from .shapes import SHAPES, Stage, Wish
+from .run import Course, Given, Orders, Site, Swarming, own_server
+from .screen import described, expected_s, line_of_progress
+from .shapes import SHAPES, Wish
 
 VOID = 4
 """Exit status: the generator was too late, so nothing was found out about the server; as in ``plugin.py``."""
@@ -99,40 +100,22 @@ def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
     started; 4 void; 130 interrupted. Ctrl-C keeps what was measured and leaves no process.
     """
     out = tools.console()
+    objective = Objective(delivery=given["delivery"], p50_ms=given["p50_ms"])
+    facts = {**tools.machine_facts(), "users": f"{given['users']}, {given['door']}, {given['audience']}"}
+    subject = pages.Subject(
+        fps=given["fps"], audience=given["audience"], shape=given["shape"], objective=objective, facts=facts,
+        own_server=not url,
+    )  # fmt: skip
     with (
         tools.failing(ValueError, OSError, ReplayError, http.client.HTTPException, msgspec.MsgspecError),
         tempfile.TemporaryDirectory(prefix="framelane-swarm-") as name,
     ):
-        folder = Path(name)
-        wish = Wish(
-            shape=given["shape"], users=given["users"], first=given["first"], step=given["step"],
-            seconds=given["seconds"], rate=given["spawn_rate"],
-        )  # fmt: skip
-        stages = wish.stages()
-        sizes = MIXED_SIZES if given["sizes"] == "mixed" else tuple(given["sizes"].split(","))
-        objective = Objective(delivery=given["delivery"], p50_ms=given["p50_ms"])
-        facts = tools.machine_facts()
-        with tools.interruptible(out) as interrupted:
-            out.print(f"[dim]drawing the pictures; {_plan(stages)}[/]")
-            clips = _clips(folder, given, sizes)
-        if interrupted():
+        try:
+            course = _run(out, Path(name), url, tools.serve_arguments(serve), given)
+        except KeyboardInterrupt:  # before there was anything to keep
             sys.exit(tools.INTERRUPTED)
-        orders = Orders(_DOORS[given["door"]], _arguments(given, wish, clips), _longest(stages))
-        if url:
-            site = Given(url)
-            swarming = _let_loose(out, Swarming, site, site.host, orders, folder, stages)
-        else:
-            target = _target(given, tools.serve_arguments(serve))
-            with own_server(target, folder) as server:
-                swarming = _let_loose(out, Swarming, server, "127.0.0.1", orders, folder, stages)
-        course, stopped = swarming
-        if stopped:
+        if course.interrupted:
             out.print("[yellow]interrupted; what was measured so far:[/]")
-        subject = pages.Subject(
-            fps=given["fps"], audience=given["audience"], shape=given["shape"], objective=objective,
-            facts={**facts, "users": f"{given['users']}, {given['door']}, {given['audience']}"},
-            interrupted=stopped, own_server=not url,
-        )  # fmt: skip
         report, verdict, users = pages.describe(subject, course)
     if users:
         output.mkdir(parents=True, exist_ok=True)
@@ -140,52 +123,28 @@ def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
     tools.finish(out, report, output, {"met": 0, "missed": tools.FAILED, "void": VOID}[verdict])
 
 
-def _let_loose(out: Any, kind: type[Swarming], site: Any, host: str, orders: Orders, folder: Path, stages: Any) -> Any:
-    """Run it with a line that says how it goes."""
-    whole = sum(_seconds(stage, before) for stage, before in zip(stages, [None, *stages], strict=False))
-    if not out.is_terminal:
-        last = [0.0]
-
-        def tell(progress: Progress) -> None:
-            if progress.elapsed - last[0] >= 10:
-                last[0] = progress.elapsed
-                out.print(f"[dim]{_line(progress, whole)}[/]")
-
-        swarming = kind(site, host, orders, folder, tell)
-        return swarming.run(), swarming.interrupted
-    with Live(Text(""), console=out, transient=True, refresh_per_second=4) as live:
-        swarming = kind(site, host, orders, folder, lambda progress: live.update(Text(_line(progress, whole))))
-        return swarming.run(), swarming.interrupted
+def _run(out: Console, folder: Path, url: str, serve: list[str], given: dict[str, Any]) -> Course:
+    """Draw the pictures, find or start the server, and let the swarm loose."""
+    wish = Wish(
+        shape=given["shape"], users=given["users"], first=given["first"], step=given["step"],
+        seconds=given["seconds"], rate=given["spawn_rate"],
+    )  # fmt: skip
+    stages = wish.stages()
+    out.print(f"[dim]drawing the pictures; {described(stages)}[/]")
+    orders = Orders(_DOORS[given["door"]], _arguments(given, wish, _clips(folder, given)), expected_s(stages))
+    with contextlib.ExitStack() as stack:
+        site: Site = Given(url) if url else stack.enter_context(own_server(_target(given, serve), folder))
+        tell = stack.enter_context(line_of_progress(out, orders.seconds, given["fps"]))
+        return Swarming(site, orders, folder, tell).run()
 
 
-def _line(progress: Progress, whole: float) -> str:
-    counts = progress.counts
-    return (
-        f"{progress.elapsed:4.0f} of about {whole:.0f} s  {progress.users or '…'} users  "
-        f"{progress.rate:5.0f} results/s  p50 {progress.p50_ms:4.0f} ms  p95 {progress.p95_ms:4.0f} ms  "
-        f"dropped {counts.dropped}  errors {counts.errors}"
-    )
-
-
-def _seconds(stage: Stage, before: Stage | None) -> float:
-    """About how long a stage takes with its coming, settling and Locust's own second."""
-    return abs(stage.users - (before.users if before else 0)) / stage.rate + stage.seconds + 3.0
-
-
-def _longest(stages: list[Stage]) -> float:
-    return sum(_seconds(stage, before) for stage, before in zip(stages, [None, *stages], strict=False)) * 1.5
-
-
-def _plan(stages: list[Stage]) -> str:
-    return "levels: " + ", ".join(f"{stage.users} users for {stage.seconds:g} s" for stage in stages)
-
-
-def _clips(folder: Path, given: dict[str, Any], sizes: tuple[str, ...]) -> Path:
-    """Draw what the cameras see. Raises ValueError for a size that is none."""
+def _clips(folder: Path, given: dict[str, Any]) -> Path:
+    """Draw what the cameras see. Raises ValueError for a size that is none, ReplayError for a bad file."""
+    sizes = MIXED_SIZES if given["sizes"] == "mixed" else tuple(given["sizes"].split(","))
     for size in sizes:
         size_of(size)
     if given["replay"]:
-        read_sessions(Path(given["replay"]))  # so that a bad file is told now, and by name
+        read_sessions(Path(given["replay"]))  # a bad file is told now, and by name
     path = folder / "clips.msgpack"
     shown = LADDER if given["replay"] else with_turns(given["audience"], sizes)
     Album.render(shown, given["fps"]).save(path)

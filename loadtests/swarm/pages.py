@@ -46,7 +46,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     shape: str
     objective: Objective
     facts: dict[str, Any]
-    interrupted: bool = False
     own_server: bool = False
 
 
@@ -108,7 +107,7 @@ def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict
             "server": books.ServerBooks.of(course.counted),
         },
         simulated=simulated,
-        complete=not subject.interrupted,
+        complete=not course.interrupted,
     )
     return report, verdict, users
 

@@ -28,15 +28,17 @@ from .ledger import Found
 from .shapes import MARKS, Mark
 
 _LOOK_S = 0.5
+_ASK_S = 3.0
 _PATIENCE_S = 20.0
 _INSIDE_LIMIT_S = 3.0
-_GOING_S = 10.0
 
 
 class Site(Protocol):
     """A server, whoever started it."""
 
-    port: int
+    @property
+    def url(self) -> str:
+        """Its address, as Locust wants it."""
 
     def get_json(self, path: str) -> Any:
         """GET a JSON document. Raises OSError, HTTPException or ValueError."""
@@ -63,6 +65,7 @@ class Given:
         if parts.scheme not in ("http", "ws") or not parts.hostname:
             raise ValueError(f"{url!r}: give it as http://host:port (only --door stock speaks TLS, in plain Locust)")
         self.host, self.port = parts.hostname, parts.port or 80
+        self.url = f"http://{self.host}:{self.port}"
 
     def get_json(self, path: str) -> Any:
         """See ``Site``."""
@@ -92,8 +95,17 @@ class Given:
 @contextlib.contextmanager
 def own_server(target: Target, folder: Path) -> Iterator[Site]:
     """A server of our own, until the run is over. Raises StartFailed."""
-    with Running(target, folder / "server.log") as server:
+    with _Own(target, folder / "server.log") as server:
         yield server
+
+
+class _Own(Running):
+    """A ``Running`` server as a ``Site``."""
+
+    @property
+    def url(self) -> str:
+        """See ``Site``."""
+        return f"http://127.0.0.1:{self.port}"
 
 
 class Orders(NamedTuple):
@@ -105,10 +117,12 @@ class Orders(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How it goes: seconds since the start, users asked for by the last level reached, and the last second's frames."""
+    """How it goes: seconds since the start, users of the last level reached, how many of them wait for a place, what
+    was counted, and results per second and ages of the last moments."""
 
     elapsed: float
     users: int
+    waiting: int
     counts: Counts
     rate: float
     p50_ms: float
@@ -123,7 +137,7 @@ class Course(NamedTuple):
         before, after: the server's /v1/status; counted: what its /metrics counted meanwhile.
         memory: PSS of the server in bytes, before and after; 0 where it runs elsewhere.
         foreign: cores that other programs used.
-        log: the end of Locust's output.
+        interrupted: whether Ctrl-C ended it early.
     """
 
     found: Found | None
@@ -134,7 +148,7 @@ class Course(NamedTuple):
     counted: books.Metrics
     memory: tuple[int, int]
     foreign: float
-    log: str
+    interrupted: bool
 
 
 class Swarming:
@@ -142,24 +156,22 @@ class Swarming:
 
     Args:
         site: what it is let loose on.
-        host: of the site.
         orders: see there.
         folder: for records and logs.
         tell: called about twice a second.
     """
 
-    def __init__(self, site: Site, host: str, orders: Orders, folder: Path, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, site: Site, orders: Orders, folder: Path, tell: Callable[[Progress], None]) -> None:
         self._site = site
         self._orders = orders
         self._tell = tell
         self._records = folder / "records"
         self._log = folder / "locust.log"
-        self._url = f"http://{host}:{site.port}"
         self._samples: list[Sample] = []
         self._marks: list[Mark] = []
         self._tallies: dict[Path, Tally] = {}
         self._last = (0.0, 0)
-        self.interrupted = False
+        self._waiting = (0.0, 0)
 
     def run(self) -> Course:
         """Let it run to its end; Ctrl-C ends it early, and what was measured is kept. Raises StartFailed or OSError."""
@@ -168,29 +180,28 @@ class Swarming:
         memory = _memory(self._site)
         locustfile = Path(framelane.loadtests.__file__).with_name("locustfile.py")
         arguments = ["-m", "locust", "-f", str(locustfile), "--headless", "--only-summary", "--loglevel", "WARNING"]
-        arguments += ["--host", self._url, "--records", str(self._records), *self._orders.arguments]
+        arguments += ["--host", self._site.url, "--records", str(self._records), *self._orders.arguments]
         arguments += self._orders.classes
-        busy, started = busy_seconds(), time.monotonic()
+        busy, started, interrupted = busy_seconds(), time.monotonic(), False
         with Process(arguments, self._log) as locust:
             try:
                 self._watch(locust, started)
             except KeyboardInterrupt:
-                self.interrupted = True
+                interrupted = True
                 self._end(locust)
             spent = (busy_seconds() - busy) / (time.monotonic() - started)
         found = Found.load(self._records)
-        if found is None and not self.interrupted:
+        if found is None and not interrupted:
             raise StartFailed(f"Locust left no records: {locust.tail()}")
         after, since = self._closed_books(counted)
         grown = (memory, _memory(self._site))
         own = sum(self._mean_cores().values())
-        return Course(
-            found, self._marks, self._samples, before, after, since, grown, max(0.0, spent - own), locust.tail()
-        )
+        foreign = max(0.0, spent - own)
+        return Course(found, self._marks, self._samples, before, after, since, grown, foreign, interrupted)
 
     def _watch(self, locust: Process, started: float) -> None:
         roles = self._site.roles()
-        limit = started + self._orders.seconds + 120
+        limit = started + 1.5 * self._orders.seconds + 120
         while locust.popen.poll() is None:
             now = time.monotonic()
             self._sample(now, roles, locust)
@@ -241,7 +252,17 @@ class Swarming:
         rate = (counts.results - results) / (now - then) if then else 0.0
         self._last = (now, counts.results)
         p50, p95 = (recent[int(len(recent) * part)] if recent else float("nan") for part in (0.5, 0.95))
-        return Progress(now - started, self._marks[-1].users if self._marks else 0, counts, rate, p50, p95)
+        users = self._marks[-1].users if self._marks else 0
+        return Progress(now - started, users, self._told_to_wait(now), counts, rate, p50, p95)
+
+    def _told_to_wait(self, now: float) -> int:
+        """How many clients of the server wait for a place; asked now and then."""
+        asked_at, waiting = self._waiting
+        if now - asked_at >= _ASK_S:
+            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                waiting = int(self._site.get_json("/v1/status").get("lanes", {}).get("waiting", 0))
+            self._waiting = (now, waiting)
+        return waiting
 
     def _closed_books(self, before: books.Metrics) -> tuple[dict[str, Any], books.Metrics]:
         """Status and what was counted, once nothing is inside any more."""
