@@ -13,6 +13,7 @@ from framelane.models import gpu
 from framelane.models.cuda import DriverFacts, HostCard
 from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.errors import FramelaneError, ModelError
+from framelane.models.providers import Tuning
 from framelane.models.registry import BUILTIN_DIRECTORY, ModelSpec, Registry, load_model
 from framelane.models.session import Array, Batch, Bound, OnnxSession, Session, best_batch, open_session
 
@@ -328,10 +329,10 @@ def test_a_failed_batch_gives_its_buffers_back(tmp_path: Path) -> None:
 
 
 class Deaf(HostCard):
-    """A card that is never written to: the run went elsewhere."""
+    """A card on which nothing changes: the run went elsewhere."""
 
     def download(self, target: int, source: int, nbytes: int) -> None:
-        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * nbytes).from_address(target))[:] = 0xFF
+        pass
 
 
 def test_a_run_that_wrote_nothing_to_the_card_is_found_out_before_ready(tmp_path: Path) -> None:
@@ -413,3 +414,19 @@ def test_a_card_that_cannot_hold_a_single_item_is_refused_with_the_cure(
     monkeypatch.setattr(Small, "most", 0)
     with pytest.raises(DeviceError, match=r"memory is full.*--gpu-density"):
         Small(load_model(write_double(tmp_path)), CPU, card=HostCard()).warm_up()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["blazeface_short", "face_landmark"])
+def test_a_real_card_gives_what_the_cpu_gives(name: str) -> None:
+    spec = Registry([]).get(name)
+    there, here = OnnxSession(spec, parse_device("cuda"), Tuning(precision="fp32")), OnnxSession(spec, CPU)
+    there.warm_up()
+    (far,), (near,) = there.spare_items(1), here.spare_items(1)
+    far.inputs[0][:] = near.inputs[0][:] = np.random.default_rng(1).integers(0, 255, near.inputs[0].shape)
+    there.run([far])
+    here.run([near])
+    for one, other in zip(far.outputs, near.outputs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3 * max(1.0, float(np.abs(other).max())))
+    assert there.facts()["provider"] == "CUDAExecutionProvider"
+    there.close()
