@@ -73,6 +73,7 @@ def main(device: str, only: tuple[str, ...], output: Path) -> None:
         except KeyboardInterrupt:
             skipped.append(Skipped("the rest", "interrupted"))
     _show(rows, skipped, facts)
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(_record(rows, skipped, facts, wanted, why_not))))
     console.print(f"written to {output}")
     sys.exit(any(row.good is False for row in rows))

@@ -41,6 +41,11 @@ HARNESSES: dict[str, Harness] = {
         ("-u=500", "--seconds=40", "--device=sim:8", "--pipeline=sharpness", "--slots=4", "--delivery=0.99"),
         "500 Locust users at 0.75 fps each get 99 % of their frames, and the generator is not late",
     ),
+    "gpu-check": Harness(
+        "gpu_check",
+        ("-o", "out/gpu-check.json"),
+        "a session's own cost, and all that is promised of a card where one is",
+    ),
     "sweep": Harness("sweep_command", ("planted",), "planted bottlenecks are named, every other explanation falsified"),
 }
 

@@ -64,13 +64,14 @@ class Runner:
         self._enter = enter
         self._todo: SimpleQueue[Run | None] = SimpleQueue()
         self._done: deque[Run] = deque()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell = -1
         self._thread = threading.Thread(target=self._work, name="runs", daemon=True)
         self.running = 0
         self.ended = 0
 
     def start(self) -> None:
         """Begin."""
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
 
