@@ -56,6 +56,8 @@ def main(device: str, only: tuple[str, ...], output: Path) -> None:
         wanted = parse_device(device)
     except DeviceError as error:
         raise click.BadParameter(error.message) from None
+    if wanted.kind not in ("cpu", "cuda") or wanted.cards:
+        raise click.BadParameter(f"{device}: one card is checked, as cuda:0 (TensorRT with it, where it loads)")
     facts = read_gpu_facts_apart(thoroughly=True)
     why_not = explain(facts, "cuda", wanted.index) if wanted.kind != "cpu" else "--device cpu"
     rows: list[Row] = []

@@ -25,7 +25,7 @@ _FAILED = 3
 )
 @click.option("--fp16", is_flag=True, help="Also write model.fp16.onnx beside it, and measure its error (needs onnx).")
 @click.option("--force", is_flag=True, help="Replace a model.toml that is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and write no model.toml.")
 def main(
     model: Path, device: str, max_batch: int, shapes: tuple[str, ...], fp16: bool, force: bool, as_json: bool
 ) -> None:

@@ -21,9 +21,9 @@ import numpy as np
 
 from . import runtime
 from .cuda import Card, CudaError
-from .devices import Device
+from .devices import Device, DeviceError
 from .errors import FramelaneError, ModelError
-from .providers import Tuning, buckets
+from .providers import PROVIDERS, Tuning, buckets
 from .registry import DTYPE_BYTES, ModelSpec, TensorSpec
 from .session import OnnxSession, best_batch, sample
 from .signature import dtype_name
@@ -113,6 +113,8 @@ def check_model(
         ModelError: the file cannot be used; the message says what to change.
         DeviceError: the device cannot be had.
     """
+    if device.kind not in PROVIDERS:
+        raise DeviceError(f"device {device.name}: a model is measured on one real device: cpu, cuda:N or tensorrt:N")
     ort = runtime.load()
     before = _memory(device)
     spec, dynamic, operators = _describe(ort, path, shapes or {}, max_batch)

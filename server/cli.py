@@ -129,7 +129,7 @@ def _serve(settings: Settings) -> None:
     uvloop.run(run())
 
 
-@main.command()
+@main.command(short_help="Say what is wrong with this machine, and how to mend it.")
 @settings_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(config: Path | None, as_json: bool, **given: Any) -> None:

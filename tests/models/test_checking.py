@@ -136,7 +136,9 @@ def test_the_command_leaves_a_toml_alone_unless_told(tmp_path: Path) -> None:
     assert "max_batch = 2" in toml.read_text()
 
 
-@pytest.mark.parametrize("arguments", [["--shape", "x"], ["--shape", "x=a,b"], ["--device", "cuda:9"]])
+@pytest.mark.parametrize(
+    "arguments", [["--shape", "x"], ["--shape", "x=a,b"], ["--device", "cuda:9"], ["--device", "auto"]]
+)
 def test_the_command_says_what_it_cannot_do(tmp_path: Path, arguments: list[str]) -> None:
     done = CliRunner().invoke(main, [str(write_double(tmp_path) / "model.onnx"), *arguments])
     assert done.exit_code == 3
