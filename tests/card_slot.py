@@ -66,5 +66,5 @@ def open_card(spec: ModelSpec, device: Device, *_: Any) -> OnnxSession:
 
 if __name__ == "__main__":
     opening.open_session = open_card
-    opening.gain = lambda _session: 2.0
+    opening.gain = lambda _session, _run_ms: 2.0
     process.main()

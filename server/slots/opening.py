@@ -75,7 +75,7 @@ def _open(config: SlotConfig, trace: Trace | None) -> tuple[list[Session], dict[
             **(facts := session.facts()),
         }
         if session.overlaps:
-            report["models"][spec.name]["overlap_gain"] = faster = round(gain(session), 3)
+            report["models"][spec.name]["overlap_gain"] = faster = round(gain(session, timings[session.best_batch]), 3)
             report["overlap"] |= faster >= WORTHWHILE
         if facts.get("on_cpu"):
             log.warning("model %s: not all of it runs on the card; on the CPU are %s", spec.name, facts["on_cpu"])

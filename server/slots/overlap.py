@@ -26,11 +26,11 @@ IN_FLIGHT = 2
 _SWITCH_S = 0.0002
 """How long the loop may keep the interpreter's lock when a run has ended; by default it is 5 ms, as long as a run."""
 
-
 WORTHWHILE = 1.02
 """The thread is used from this gain on."""
-_MEASURED_RUNS = 40
 _ROUNDS = 3
+_ROUND_S = 0.2
+_FEWEST_RUNS, _MOST_RUNS = 4, 40
 
 
 class Run:
@@ -120,16 +120,22 @@ class Runner:
             os.eventfd_write(self._bell, 1)
 
 
-def gain(session: Session) -> float:
-    """How much faster full batches go through with the thread than without it; 1 is as fast. Takes 240 runs."""
+def gain(session: Session, run_ms: float) -> float:
+    """How much faster full batches go through with the thread than without it; 1 is as fast.
+
+    Args:
+        session: that is warm.
+        run_ms: how long such a run takes, so that measuring is over in a second or two.
+    """
+    count = min(_MOST_RUNS, max(_FEWEST_RUNS, int(1000 * _ROUND_S / max(run_ms, 0.001))))
     items = session.spare_items(session.best_batch)
     alone = together = float("inf")
     for _ in range(_ROUNDS):
         start = time.perf_counter()
-        for _ in range(_MEASURED_RUNS):
+        for _ in range(count):
             session.run(items)
         between = time.perf_counter()
-        run_overlapped(session, items, _MEASURED_RUNS)
+        run_overlapped(session, items, count)
         alone = min(alone, between - start)
         together = min(together, time.perf_counter() - between)
     return alone / together
