@@ -33,7 +33,7 @@ serve: $(SERVE) ## run the server (needs no compiler, no GPU)
 	@$(VENV)/bin/framelane serve $(ARGS)
 
 test: $(DEV) ## run the tests; at most five minutes on two cores
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest -n 3 --dist loadfile $(ARGS)
 
 prove: $(DEV) ## run the long proofs: tests marked `prove`, then the harnesses
 	@$(RUN) -m pytest -m prove $(ARGS)
