@@ -46,6 +46,7 @@ HARNESSES: dict[str, Harness] = {
         ("-o", "out/gpu-check.json"),
         "a session's own cost, and all that is promised of a card where one is",
     ),
+    "diagnose": Harness("diagnose", (), "five planted bottlenecks are named, and the headroom is right"),
     "sweep": Harness("sweep_command", ("planted",), "planted bottlenecks are named, every other explanation falsified"),
 }
 

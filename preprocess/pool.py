@@ -314,7 +314,8 @@ class Pool:
             else:
                 self.on_done(done)
         except Exception:
-            log.exception("request %d ended (%s), but its lane could not be told", done.request, done.fate.name)
+            ids = {"request": done.request, "seq": done.job.seq}
+            log.exception("a request ended (%s), but its lane could not be told", done.fate.name, extra=ids)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 

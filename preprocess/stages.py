@@ -60,6 +60,10 @@ class Tally(NamedTuple):
             return NotImplemented
         return Tally(tuple(a + b for a, b in zip(self.buckets, other.buckets, strict=True)), self.sum + other.sum)
 
+    def since(self, before: Tally) -> Tally:
+        """What was counted after ``before``."""
+        return Tally(tuple(a - b for a, b in zip(self.buckets, before.buckets, strict=True)), self.sum - before.sum)
+
 
 NO_STAGE = Tally((0,) * (len(EDGES_S) + 1), 0.0)
 NO_BATCH = Tally((0,) * (len(BATCH_EDGES) + 1), 0.0)

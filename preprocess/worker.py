@@ -216,7 +216,7 @@ class Worker:
             self._end(task, Fate.EXPIRED)
         except Exception as problem:
             if not isinstance(problem, ModelFailed):
-                log.exception("pipeline %s failed", self._config.pipeline)
+                log.exception("pipeline %s failed", self._config.pipeline, extra=_ids(task.message))
             self._end(task, Fate.FAILED, f"{type(problem).__name__}: {problem}", isinstance(problem, SlotsEnded))
         else:
             self._call(task, call, group)
@@ -301,7 +301,7 @@ class Worker:
             if len(packet) > self._config.packet_bytes:
                 raise PipelineError(f"the result has {len(packet)} bytes; the limit is {self._config.packet_bytes}")
         except Exception as problem:
-            log.exception("pipeline %s gave no usable result", self._config.pipeline)
+            log.exception("pipeline %s gave no usable result", self._config.pipeline, extra=_ids(task.message))
             self._end(task, Fate.FAILED, f"{type(problem).__name__}: {problem}")
             return
         self._cells.packet(message.cell, len(packet))[:] = packet
@@ -352,6 +352,11 @@ class Worker:
         port = SlabPort(self._groups, self._slab, len(self._ports), model.name)
         self._ports.append(port)
         return port
+
+
+def _ids(message: Message) -> dict[str, int]:
+    """Which frame a log line is about."""
+    return {"request": message.request, "seq": message.seq}
 
 
 def describe(pipeline: Pipeline) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from framelane.preprocess.pool import Pool, PoolConfig, describe_pipeline
 from framelane.preprocess.progress import PAGE_BYTES
 from framelane.preprocess.trace import merge, open_trace, parts_of
 
+from .cautions import measured_cautions
 from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
@@ -46,10 +47,12 @@ from .doors.routes import Doors
 from .doors.transport import GatewayProtocol
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
+from .ops.gil import Gil
 from .ops.gpu import Cards
 from .ops.lag import LoopLag
 from .ops.pressure import Facts
 from .ops.recorder import RecordedExchange, Recorder
+from .ops.tracing import Tracer, open_provider
 from .ops.watch import Watch, Watched
 from .plan import Plan
 from .proof import Proof
@@ -99,6 +102,8 @@ class Replica:
         self._watch: Watch | None = None
         self._entrance = Entrance(settings)
         self._recorder = Recorder(Path(settings.record)) if settings.record else None
+        self._tracer = self._open_tracer()
+        self._gil = Gil()
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then drain.
@@ -112,12 +117,13 @@ class Replica:
         tls = tls_options(self._settings)
         pool, slots, exchange = await self._build()
         auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
-        watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores)
+        watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores, self._gil)
         if uses_cards(self._plan.device, self._plan.gpu):
             watch.cards = Cards()
         sockets = self._listen()
         if self._recorder is not None:
             self._recorder.start()
+        self._gil.start()
         server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch), tls))
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
@@ -139,9 +145,19 @@ class Replica:
             auditor.close()
             for sock in sockets:
                 sock.close()
+            self._gil.stop()
+            if self._tracer is not None:
+                self._tracer.stop()
             if self._recorder is not None:
                 self._recorder.stop()
             self._write_trace(pool)
+
+    def _open_tracer(self) -> Tracer | None:
+        settings = self._settings
+        if not settings.otel_endpoint:
+            return None
+        provider = open_provider(settings.otel_endpoint, importlib.metadata.version("framelane"))
+        return Tracer(settings.otel_ratio, provider)
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +199,7 @@ class Replica:
                 trace=trace,
                 models=models,
                 cells=cells,
-                log_level=settings.log_level,
+                log_level=settings.logs,
             ),
             self._pages,
         )
@@ -213,7 +229,7 @@ class Replica:
             audit=plan.can_audit,
             search_path=os.getcwd(),
             trace=trace,
-            log_level=settings.log_level,
+            log_level=settings.logs,
         )
 
     def _auditor_config(self, stateful: bool) -> AuditorConfig:
@@ -222,7 +238,7 @@ class Replica:
             frame_bytes=settings.max_frame_bytes,
             max_pixels=settings.max_pixels,
             memory_limit=settings.worker_memory << 20,
-            log_level=settings.log_level,
+            log_level=settings.logs,
         )
         return AuditorConfig(
             clip=clip,
@@ -305,6 +321,10 @@ class Replica:
             return
         await starting
         self._proven = True
+        if self._watch is not None:
+            self._watch.begin()
+        if self._tracer is not None:
+            self._tracer.start(pool)
         log.info("ready after %.1f s on %s", time.time() - self._started, self.device_used)
         self._announce(sock, exchange)
 
@@ -324,6 +344,8 @@ class Replica:
         except StartFailed as failure:
             raise StartFailed(f"pipeline {self._settings.pipeline} {failure.message}") from None
         exchange.expect(proven.rate, proven.alone_s)
+        for caution in measured_cautions(self._settings, proven.alone_s, proven.rate):
+            log.warning("%s", caution)
         log.info("a frame alone takes %.1f ms; %.0f frames per second go through", 1000 * proven.alone_s, proven.rate)
 
     async def _tick(

@@ -112,16 +112,19 @@ def _serve(settings: Settings) -> None:
     from framelane.preprocess.logs import set_up_logs
 
     from .app import Replica
+    from .cautions import cautions
     from .ops.machine import read_machine
     from .plan import make_plan, needs_gpu_facts
 
-    set_up_logs(settings.log_level)
+    set_up_logs(settings.logs)
     gpu = read_gpu_facts_apart() if needs_gpu_facts(settings) else None
     plan = make_plan(settings, read_machine(), gpu)
     click.echo(f"Framelane {importlib.metadata.version('framelane')}: pipeline {settings.pipeline}\n")
     for choice in plan.choices:
         click.echo(f"  {choice.what:<14} {choice.value:<14} {choice.why}")
     click.echo()
+    for caution in cautions(settings, plan):
+        click.secho(f"  warning: {caution}", fg="yellow")
 
     async def run() -> None:
         await Replica(settings, plan).run()
@@ -245,6 +248,8 @@ def token(campaign: str, seconds: int, kid: str | None, config: Path | None, new
 
 
 main.add_command(Elsewhere("swarm", "framelane.loadtests.swarm.command", "Let hundreds of users stream at a server."))
+main.add_command(Elsewhere("config", "framelane.server.explain", "Explain each setting, and what would be chosen."))
+main.add_command(Elsewhere("top", "framelane.server.ops.top", "Watch a server in the terminal, and what limits it."))
 main.add_command(Elsewhere("sweep", "framelane.loadtests.sweep_command", "Find what limits a server, by prediction."))
 main.add_command(Elsewhere("density", "framelane.loadtests.density_command", "Find how many users a machine holds."))
 main.add_command(Elsewhere("probe", "framelane.loadtests.probe_command", "Tell whether slots really run at once."))

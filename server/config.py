@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from framelane.models.errors import FramelaneError
+from framelane.preprocess.logs import LEVELS_PATTERN
 
 from .protocol import DEADLINE_MS, HELLO_TIMEOUT_S, MAX_FRAME_BYTES
 
@@ -214,8 +215,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = ""
     log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="least severe of the log lines that are written")
+        str,
+        Meta(
+            pattern=LEVELS_PATTERN,
+            description="least severe of the log lines that are written: DEBUG, INFO, WARNING or ERROR, and after it "
+            "module by module: INFO,lanes=DEBUG",
+        ),
     ] = "INFO"
+    log_format: Annotated[
+        Literal["auto", "json", "text"],
+        Meta(description="of log lines: text for people, one JSON object per line; auto: text in a terminal"),
+    ] = "auto"
+    otel_endpoint: Annotated[
+        str, Meta(description="OpenTelemetry collector (http://host:4318) that gets spans of some frames")
+    ] = ""
+    otel_ratio: Annotated[float, Meta(ge=0, le=1, description="share of the frames that spans are made of")] = 0.01
+
+    @property
+    def logs(self) -> str:
+        """How every process shall log, as ``preprocess.logs.set_up_logs`` reads it."""
+        return f"{self.log_level};{self.log_format}"
 
 
 def is_secret(field: msgspec.structs.FieldInfo) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from .config import SECRETS, Settings, load_settings, parse_options
+from .config import SECRETS, Settings, Sources, load_settings, parse_options
 
 _Command = typing.TypeVar("_Command", bound=Callable[..., Any])
 
@@ -41,10 +41,10 @@ def _attributes(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     shown = "fits the machine" if field.default is None else str(field.default) or "none"
     if field.name in ("options", "models"):
         metavar = "KEY=VALUE" if field.name == "options" else "DIR"
-        return {"multiple": True, "help": f"{_description(field.type)} (may be repeated)", "metavar": metavar}
+        return {"multiple": True, "help": f"{description(field.type)} (may be repeated)", "metavar": metavar}
     if _plain(field) is bool:
-        return {"default": None, "help": _description(field.type), "is_flag": True}
-    return {"default": None, "help": f"{_description(field.type)}  [default: {shown}]", "metavar": _metavar(field)}
+        return {"default": None, "help": description(field.type), "is_flag": True}
+    return {"default": None, "help": f"{description(field.type)}  [default: {shown}]", "metavar": _metavar(field)}
 
 
 def _annotated(kind: Any) -> Any:
@@ -52,7 +52,8 @@ def _annotated(kind: Any) -> Any:
     return next((part for part in (kind, *typing.get_args(kind)) if hasattr(part, "__metadata__")), None)
 
 
-def _description(kind: Any) -> str:
+def description(kind: Any) -> str:
+    """What a setting does, from its type."""
     annotated = _annotated(kind)
     return str(annotated.__metadata__[0].description) if annotated else ""
 
@@ -73,9 +74,14 @@ def _metavar(field: msgspec.structs.FieldInfo) -> str:
 
 def settings_from(config: Path | None, given: dict[str, Any]) -> Settings:
     """The settings of a command: its options, before the environment, before the file. Raises ConfigError."""
+    return sourced_settings(config, given)[0]
+
+
+def sourced_settings(config: Path | None, given: dict[str, Any]) -> tuple[Settings, Sources]:
+    """As ``settings_from``, with where each value came from."""
     command_line = {key: value for key, value in given.items() if value not in (None, ())}
     if "options" in command_line:
         command_line["options"] = parse_options(command_line["options"])
     if "models" in command_line:
         command_line["models"] = list(command_line["models"])
-    return load_settings(command_line, os.environ, config)[0]
+    return load_settings(command_line, os.environ, config)

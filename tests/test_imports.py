@@ -31,6 +31,10 @@ MAY_IMPORT = {
     "framelane.server.options": WORDS | MODEL_SIDE,
     "framelane.server.proof": WORDS | MODEL_SIDE,
     "framelane.server.plan": WORDS | MODEL_SIDE | {"framelane.server.ops", "framelane.server.slots"},
+    "framelane.server.cautions": WORDS | MODEL_SIDE | {"framelane.server.plan"},
+    "framelane.server.explain": WORDS
+    | MODEL_SIDE
+    | {"framelane.server.ops", "framelane.server.plan", "framelane.server.options", "framelane.server.cautions"},
     "framelane.server.sdk": {"framelane.server.protocol", "framelane.server.errors"},
     "framelane.server.lanes": WORDS | MODEL_SIDE,
     "framelane.server.slots": WORDS | MODEL_SIDE,
@@ -43,12 +47,13 @@ MAY_IMPORT = {
     "framelane.server.app": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
-    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan", "framelane.server.proof"},
+    | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan", "framelane.server.proof"}
+    | {"framelane.server.cautions"},
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
     | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app", "framelane.server.plan"}
-    | {"framelane.server.options"},
+    | {"framelane.server.options", "framelane.server.cautions"},
     "framelane.loadtests": PUBLIC,
     # These measure the parts themselves: sessions, and the slot's thread for a card.
     "framelane.loadtests.gpu_loop": MODEL_SIDE | {"framelane.loadtests"},
@@ -91,6 +96,7 @@ PURE = [
     "framelane.server.fleet.metrics",
     "framelane.server.fleet.roster",
     "framelane.server.fleet.states",
+    "framelane.server.cautions",
     "framelane.server.ops.diagnosis",
     "framelane.server.ops.doctor",
     "framelane.server.ops.pressure",

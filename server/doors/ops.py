@@ -20,7 +20,7 @@ The document (times in milliseconds, rates per second, shares from 0 to 1; null:
     processes    [{kind: gateway | worker | slot | audit, id, pid, state, busy, cpu, core_wait, done_per_s, frames,
                  pss_bytes, device?}]; busy: share of the time at work, of which core_wait without a core;
                  cpu: cores used; slots have the states of ``slots/states.py``, workers those of ``pool.Worker.state``
-    gpus         [{…}], where there are some (``ops/gpu.py``)
+    gpus         [{index, name, memory_used, memory_total, utilisation}] of the cards that slots use (``ops/gpu.py``)
 
 The history is ``{step_s, columns: {name: [value, …]}}``, oldest first, with the columns of ``ops/watch.COLUMNS``; an
 event ``history`` is one row, ``{name: value}``. Each event is encoded once, however many watch; who watches too slowly

@@ -83,7 +83,7 @@ def main(
 
 
 def _run(settings: Settings, layout: Layout, balancer: str, port: int, door: int, passed: list[str]) -> None:
-    set_up_logs(settings.log_level)
+    set_up_logs(settings.logs)
     program = _balancer(balancer)
     if program is None and layout.active < len(layout.members):
         raise ConfigError(

@@ -272,7 +272,7 @@ class Exchange:
         try:
             request = self._pool.submit(job)
         except Exception:  # it must cost this frame only, not the connection that happened to call
-            log.exception("a frame of lane %s could not be submitted", lane.id)
+            log.exception("a frame could not be submitted", extra={"lane": lane.id, "seq": job.seq})
             self._mailboxes.finished(lane)
             self._drop(lane, job.seq, Drop.FAILED)
             return

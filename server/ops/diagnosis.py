@@ -1,9 +1,9 @@
 """What limits a replica, told from what it did in the last seconds: more compute, or a way to reach the compute.
 
 A resource (``pressure.py``) is a limit when it is taken for ``_FULL`` of the time, or for ``_HIGH`` of it while frames
-are lost or clients are held back. Where the cores are full, everybody waits for them and looks busy: then what counts
-is who uses most of them. Slow clients go before, since results that nobody reads cost compute, too; places that are
-all taken come after: they limit only what compute would allow.
+are lost or clients are held back. Where the cores are full, perhaps of other programs, everybody waits for them and
+looks busy: then what counts is who is busiest without that waiting. Slow clients go before, since results that nobody
+reads cost compute, too; places that are all taken come after: they limit only what compute would allow.
 
 ``diagnose`` is pure: a window in, a diagnosis out. The names of the limits are part of the interface: of /v1/status,
 /metrics, /ops, `framelane top` and reports.
@@ -86,13 +86,14 @@ def _limit(window: Window, facts: Facts, found: Pressures) -> Limit:
 def _fullest(window: Window, facts: Facts, found: Pressures) -> Limit | None:
     """The resource that is full; None if none is."""
     taken = {Limit.SLOTS: found.slots, Limit.PREPROCESS: found.workers, Limit.GATEWAY: found.gateway}
-    if max(taken.values()) < (_HIGH if lost(window) > _LOST or window.held_back else _FULL):
+    wanting, cores_full = lost(window) > _LOST or window.held_back, found.cores >= CORES_FULL
+    if max(taken.values()) < (_HIGH if wanting else _FULL) and not (wanting and cores_full):
         return None
-    if found.cores >= CORES_FULL:
+    if cores_full:
         taken = {
-            Limit.SLOTS: found.slot_cpu / window.cores if facts.on_cores else found.slots,
-            Limit.PREPROCESS: found.worker_cpu / window.cores,
-            Limit.GATEWAY: found.gateway_cpu,  # it cannot use more than one
+            Limit.SLOTS: found.slots_running,
+            Limit.PREPROCESS: found.workers_running,
+            Limit.GATEWAY: found.gateway_cpu,
         }
     most = max(taken, key=lambda limit: taken[limit])
     if most is Limit.SLOTS and _device_full(window, facts):

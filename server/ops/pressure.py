@@ -38,7 +38,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pressures(NamedTuple):
-    """The share of the time in which each resource was taken, and who uses how many cores."""
+    """The share of the time in which each resource was taken, and who uses how many cores.
+
+    ``…_running`` leaves the time out in which its processes waited for a core.
+    """
 
     slots: float
     workers: float
@@ -47,7 +50,8 @@ class Pressures(NamedTuple):
     slot_cpu: float
     worker_cpu: float
     gateway_cpu: float
-    usable: int
+    slots_running: float
+    workers_running: float
 
 
 def pressures(window: Window, facts: Facts) -> Pressures:
@@ -65,7 +69,8 @@ def pressures(window: Window, facts: Facts) -> Pressures:
         slot_cpu=slot_cpu if facts.on_cores else 0.0,
         worker_cpu=worker_cpu,
         gateway_cpu=gateway.cpu,
-        usable=usable,
+        slots_running=_running(slots) / max(1, len(slots)),
+        workers_running=_running(workers) / usable,
     )
 
 
@@ -99,6 +104,10 @@ def _cores_taken(found: Pressures, window: Window) -> float:
     """Of the cores that other programs leave."""
     own = found.slot_cpu + found.worker_cpu + found.gateway_cpu
     return min(1.0, own / max(window.cores - window.others, own, 0.01))
+
+
+def _running(loads: list[Load]) -> float:
+    return sum(max(0.0, load.busy - load.core_wait) for load in loads)
 
 
 def _sum(loads: list[Load], name: str) -> float:

@@ -48,7 +48,9 @@ class ProcessCollector(Collector):
         device = self._status.get("device")
         if device:
             labels = ["requested", "used", "simulated"]
-            family = GaugeMetricFamily("framelane_device", "Device as asked for and as proven by runs", labels=labels)
+            family = GaugeMetricFamily(
+                "framelane_device_info", "Device as asked for and as proven by runs", labels=labels
+            )
             simulated = str(device["simulated"]).lower()
             family.add_metric([device["requested"], device["used"], simulated], device["used"] != "none yet")
             yield family

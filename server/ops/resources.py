@@ -81,12 +81,9 @@ class ResourceCollector(Collector):
             yield GaugeMetricFamily("framelane_headroom_users", text, value=diagnosis.headroom_users)
 
     def _facts(self) -> Iterator[Metric]:
-        status, device = self._status, self._status.get("device", {})
+        status = self._status
         build = {"version": str(status.get("version", "")), "python": platform.python_version()}
         yield _info("build", "What runs here", {**build, "pipeline": str(status.get("pipeline", ""))})
-        told = {key: str(device.get(key, "")) for key in ("requested", "used")}
-        simulated = str(bool(device.get("simulated"))).lower()
-        yield _info("device", "Where models run; simulated devices compute nothing", {**told, "simulated": simulated})
 
 
 def _batches(tally: Tally) -> Metric:

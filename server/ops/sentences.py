@@ -33,9 +33,8 @@ def slots(window: Window, facts: Facts, found: Pressures) -> Told:
         f"while the event loop is {_percent(found.gateway)} and the workers are {_percent(found.workers)} busy"
     )
     if facts.on_cores:
-        return sentence + _cores(window, found, found.slot_cpu, "models"), (
-            "a GPU (--device cuda), more cores, or a lighter model"
-        )
+        sentence += _cores(window, found, found.slot_cpu, "models")
+        return sentence, _cores_advice(window) + "a GPU (--device cuda), or a lighter model"
     if window.gpu is not None:
         sentence += f"; {facts.device} itself is only {_percent(window.gpu)} busy"
         return sentence, f"another active slot (--active-slots {count + 1}): the device has room for it"
@@ -55,9 +54,9 @@ def preprocess(window: Window, _facts: Facts, found: Pressures) -> Told:
     )
     if found.cores >= CORES_FULL or count >= window.cores:
         sentence += _cores(window, found, found.worker_cpu, "workers")
-        return sentence, "more cores, smaller pictures from the clients, or less work per frame in the pipeline"
-    more = min(math.ceil(window.cores), count + max(1, math.floor(window.cores * (1 - found.cores))))
+        return sentence, _cores_advice(window) + "smaller pictures from the clients, or less work per frame"
     free = window.cores * (1 - found.cores)
+    more = min(math.ceil(window.cores), count + max(1, round(free)))
     return sentence, f"more workers (--workers {more}): {free:.1f} of {window.cores:g} cores are idle"
 
 
@@ -139,6 +138,12 @@ def _cores(window: Window, found: Pressures, cpu: float, who: str) -> str:
     others = window.others / window.cores
     beside = f", other programs {_percent(others)}" if others > _WORTH_SAYING else ""
     return f"; the {window.cores:g} cores are full: {who} use {_percent(cpu / window.cores)}{beside}"
+
+
+def _cores_advice(window: Window) -> str:
+    """What to do for cores: others may have taken them."""
+    taken = window.others / window.cores > _WORTH_SAYING
+    return "cores of its own (other programs use them), " if taken else "more cores, "
 
 
 def _waits(window: Window, stage: Stage) -> str:

@@ -21,6 +21,7 @@ from framelane.server.protocol import Drop, Refusal
 
 from . import procfs
 from .diagnosis import Diagnosis, Limit, diagnose
+from .gil import Gil
 from .gpu import Cards
 from .lag import LoopLag
 from .pressure import Facts
@@ -95,6 +96,7 @@ class Watch:
         replica: everything else of it.
         lag: of its event loop.
         cores: that it may use.
+        gil: measures the interpreter's lock.
         clock: monotonic seconds.
 
     Attributes:
@@ -109,14 +111,19 @@ class Watch:
         replica: Watchable,
         lag: LoopLag,
         cores: float,
+        gil: Gil | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._exchange = exchange
         self._replica = replica
         self._lag = lag
         self._cores = cores
+        self._gil = gil or Gil()
+        self._gil_share: float | None = None
         self._clock = clock
         self._meters = Meters()
+        self._places: dict[str, Watched] = {}
+        self._proof: tuple[dict[Stage, Tally], Tally] = dict.fromkeys(Stage, NO_STAGE), NO_BATCH
         self._samples: deque[Sample] = deque(maxlen=DIAGNOSIS_S + 1)
         self._rows: deque[dict[str, Any]] = deque(maxlen=HISTORY_ROWS)
         self._row_from: Sample | None = None
@@ -127,6 +134,11 @@ class Watch:
         self.cards: Cards | None = None
         self.on_look: Callable[[dict[str, Any] | None], None] = lambda _row: None
 
+    def begin(self) -> None:
+        """Clients may come: what workers and slots have counted so far was the proof that they work."""
+        self._notice(self._replica.processes())
+        self._proof = stage_tallies(self._exchange, self._places.values()), batch_tally(self._places.values())
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -135,6 +147,7 @@ class Watch:
         if now - self._looked_at < _LOOK_S:
             return
         self._looked_at = now
+        self._gil_share = self._gil.read()
         self._samples.append(self.sample())
         self._diagnosis = None
         self._weigh(now)
@@ -144,6 +157,8 @@ class Watch:
         """Everything, now."""
         exchange, accounts, watched = self._exchange, self._exchange.accounts, self._replica.processes()
         now = self._clock()
+        self._notice(watched)
+        places, (stages, batches) = self._places.values(), self._proof
         reception = exchange.reception
         return Sample(
             at=now,
@@ -157,8 +172,8 @@ class Watch:
             bytes_in=accounts.bytes_in,
             bytes_out=accounts.bytes_out,
             ages=tuple(accounts.ages),
-            stages=stage_tallies(exchange, watched),
-            batches=batch_tally(watched),
+            stages={stage: tally.since(stages[stage]) for stage, tally in stage_tallies(exchange, places).items()},
+            batches=batch_tally(places).since(batches),
             lag=self._lag.counts(),
             processes=[self._read(process, now) for process in watched],
             machine_s=procfs.machine_seconds(),
@@ -171,8 +186,13 @@ class Watch:
             capacity_fps=exchange.capacity.rate,
             pace_ms=reception.interval_ms,
             held_back=reception.held_back,
+            gil=self._gil_share,
             gpus=self.cards.record() if self.cards is not None else (),
         )
+
+    def _notice(self, watched: Iterable[Watched]) -> None:
+        """Remember every place: what was counted there stays, also while nobody has it."""
+        self._places.update({process.id: process for process in watched})
 
     def _read(self, process: Watched, now: float) -> Reading:
         cpu, wait = self._meters.read(process.id, process.pid)
