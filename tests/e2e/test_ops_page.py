@@ -152,7 +152,7 @@ def test_killed_slot_is_seen_and_its_standby_takes_over(page: Page, server: Serv
 
 
 def test_charts_show_the_past_also_to_those_who_cannot_see_them(page: Page) -> None:
-    wait_until(page, "document.querySelector('[aria-label^=\"Frames per second of\"]')", timeout=15)
+    wait_until(page, "document.querySelector('[aria-label*=\"goodput now\"]')", timeout=15)
     names = [chart.get_attribute("aria-label") or "" for chart in page.locator(".plot").all()]
     assert len(names) == 4
     assert re.search(r"goodput now \d+/s, between", names[0])
@@ -253,7 +253,7 @@ def test_verbs_work_from_the_keyboard(fresh: Page) -> None:
 
 
 def test_charts_are_read_with_the_arrow_keys(fresh: Page) -> None:
-    wait_until(fresh, "document.querySelector('[aria-label^=\"Frames per second of\"]')", timeout=15)
+    wait_until(fresh, "document.querySelector('[aria-label*=\"goodput now\"]')", timeout=15)
     fresh.locator(".plot").first.focus()
     fresh.keyboard.press("ArrowLeft")
     wait_until(fresh, r"/ at \d\d:\d\d:\d\d/.test(document.querySelector('figcaption').textContent)")
