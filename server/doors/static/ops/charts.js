@@ -6,6 +6,7 @@ import { DROPS, clock, ms, percent, rate } from "./words.js";
 /* global uPlot */
 
 const HHMM = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const hhmm = (seconds) => HHMM.format(seconds * 1000);
 const perSecond = (value) => `${rate(value)}/s`;
 
 const CHARTS = [
@@ -184,7 +185,7 @@ class Chart {
         y: { range: () => [0, this.#kind.most ?? Math.max(this.#kind.least, 1.1 * this.#high)] },
       },
       axes: [
-        { ...axis, size: 2.2 * size, space: 5 * size, values: (_, splits) => splits.map((at) => HHMM.format(at * 1000)) },
+        { ...axis, size: 2.2 * size, space: 5 * size, values: (_, splits, __, ___, step) => splits.map(step < 60 ? clock : hhmm) },
         { ...axis, size: 4.6 * size, space: 2.5 * size, values: (_, splits) => splits.map(this.#kind.axis ?? this.#kind.format) },
       ],
       series: [
