@@ -55,6 +55,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         workers, slots: of the product.
         inline, process, broadcast: faults of the legacy server.
         parallel: threads or processes of the legacy server where a fault is off.
+        send_ms: for so long each message holds its event loop (SIMULATED).
         connections: clients, all generators together.
         window: frames in flight per client.
         generators: processes that the clients are spread over.
@@ -72,6 +73,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     process: bool = True
     broadcast: bool = True
     parallel: Count = 2
+    send_ms: Annotated[float, Meta(ge=0)] = 0.0
     connections: Count = 8
     window: Count = 1
     generators: Count = 1

@@ -122,6 +122,7 @@ def target(setup: Setup) -> Target:
     if setup.server == "legacy":
         names = ("inline", "process", "broadcast")
         faults = [f"--{'' if getattr(setup, name) else 'no-'}{name}" for name in names]
+        faults += [f"--send-ms={setup.send_ms:g}"] * bool(setup.send_ms)
         return Target(
             name="legacy", pipeline=setup.pipeline, device=setup.device, slots=setup.parallel,
             arguments=(*faults, *options), precedence=True,

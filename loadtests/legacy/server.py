@@ -79,12 +79,14 @@ class Legacy:
         runner: works on frames.
         faults: `broadcast` is looked at here.
         pipeline: its name, for `ready`.
+        send_ms: for so long each message holds the event loop, without using the processor (SIMULATED).
     """
 
-    def __init__(self, runner: Runner, faults: Faults, pipeline: str) -> None:
+    def __init__(self, runner: Runner, faults: Faults, pipeline: str, send_ms: float = 0.0) -> None:
         self._runner = runner
         self._faults = faults
         self._pipeline = pipeline
+        self._send_s = send_ms / 1000
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_sid: dict[str, Client] = {}
         self.clients: dict[str, Client] = {}
@@ -168,18 +170,19 @@ class Legacy:
         packet = encode_event(WEBSOCKET, name, payload)
         for other in list(self.clients.values()):
             if other.websocket is not None:
-                await _send(other.websocket, packet)
+                await self._send(other.websocket, packet)
 
     async def _tell(self, client: Client, name: str, payload: dict[str, Any]) -> None:
         if client.websocket is not None:
-            await _send(client.websocket, encode_event(WEBSOCKET, name, payload))
+            await self._send(client.websocket, encode_event(WEBSOCKET, name, payload))
         elif client.sid is not None:
             await self.sio.emit(name, _sendable(payload), to=client.sid)
 
-
-async def _send(websocket: WebSocket, packet: bytes) -> None:
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # it has gone; its own handler sees that
-        await websocket.send_bytes(packet)
+    async def _send(self, websocket: WebSocket, packet: bytes) -> None:
+        if self._send_s:
+            time.sleep(self._send_s)  # noqa: ASYNC251 - it holds the loop on purpose
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # it has gone; its own handler sees that
+            await websocket.send_bytes(packet)
 
 
 def _sendable(value: Any) -> Any:
@@ -193,10 +196,10 @@ def _sendable(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def make_app(faults: Faults, work: Work) -> Any:
+def make_app(faults: Faults, work: Work, send_ms: float = 0.0) -> Any:
     """The ASGI application; its runner lives as long as its lifespan."""
     runner = make_runner(faults, work)
-    legacy = Legacy(runner, faults, work.pipeline)
+    legacy = Legacy(runner, faults, work.pipeline, send_ms)
 
     async def alive(request: Request) -> PlainTextResponse:
         return PlainTextResponse("ok")
@@ -231,7 +234,8 @@ def make_app(faults: Faults, work: Work) -> Any:
 @click.option("--process/--no-process", default=True, show_default=True, help="models share the sockets' process")
 @click.option("--broadcast/--no-broadcast", default=True, show_default=True, help="every result goes to everybody")
 @click.option("--parallel", default=2, show_default=True, help="threads or processes, where a fault is switched off")
-def main(host: str, port: int, inline: bool, process: bool, broadcast: bool, **given: Any) -> None:
+@click.option("--send-ms", default=0.0, show_default=True, help="for so long each message holds the loop (SIMULATED)")
+def main(host: str, port: int, inline: bool, process: bool, broadcast: bool, send_ms: float, **given: Any) -> None:
     """Entry point of the process."""
     faults = Faults(inline=inline, process=process, broadcast=broadcast)
     options = dict(option.split("=", 1) for option in given.pop("options"))
@@ -239,7 +243,7 @@ def main(host: str, port: int, inline: bool, process: bool, broadcast: bool, **g
     simulated = " (SIMULATED)" if work.device.startswith("sim") else ""
     click.echo(f"legacy server: pipeline {work.pipeline}, device {work.device}{simulated}; faults: {faults}")
     uvicorn.run(
-        make_app(faults, work),
+        make_app(faults, work, send_ms),
         host=host,
         port=port,
         log_level="warning",

@@ -174,7 +174,7 @@ class Arithmetic:
             answers = 0.05
             capacity = min(1000 * setup.slots / device, 1000 * setup.workers / worker)
         else:
-            answers = 0.05 * (setup.connections if setup.broadcast else 1)
+            answers = (0.05 + setup.send_ms) * (setup.connections if setup.broadcast else 1)
             loop = answers + (worker if setup.inline else 0) + (device if setup.inline and setup.process else 0)
             capacity = min(1000 / loop, 1e9 if setup.inline else 1000 * setup.parallel / (worker + device))
         offered = setup.rate * setup.generators or 1e9
@@ -291,6 +291,7 @@ def test_connections_are_spread_over_generators():
 
 def test_faults_and_options_become_arguments():
     legacy = target(Setup(server="legacy", broadcast=False, options={"tracking": True}))
+    assert target(Setup(server="legacy", send_ms=0.2)).arguments[-1] == "--send-ms=0.2"
     assert legacy.arguments == ("--inline", "--process", "--no-broadcast", "--option=tracking=true")
     product = target(Setup(workers=3, slots=2, device="sim:8"))
     assert (product.workers, product.slots, product.device) == (3, 2, "sim:8")
