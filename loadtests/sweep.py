@@ -33,6 +33,9 @@ Count = Annotated[int, Meta(ge=1)]
 Metric = Literal["throughput", "p50_ms", "p95_ms"]
 
 
+_WORTH_NAMING = 0.3
+
+
 class SweepError(ValueError):
     """A sweep that cannot be run, or would prove nothing; the message says why."""
 
@@ -346,9 +349,27 @@ def conclusion(experiment: Experiment, results: Sequence[Result]) -> str:
         return f"{experiment.name}: {survivors[0]}{others}{rest}"
     if survivors:
         return f"{experiment.name}: not told apart: {', '.join(survivors)} all survived{rest}"
+    closest = max(results, key=share, default=None)
+    part = ""
+    if closest is not None and share(closest) > _WORTH_NAMING:
+        part = f"; {closest.hypothesis} comes closest: about {share(closest):.0%} of the time per frame is of that kind"
     if open_ones:
-        return f"{experiment.name}: nothing survived yet{rest}"
+        return f"{experiment.name}: nothing survived yet{rest}{part}"
+    if part:
+        return f"{experiment.name}: no explanation is enough alone{part}"
     return f"{experiment.name}: every explanation is falsified: the limit is something that nobody named"
+
+
+def share(result: Result) -> float:
+    """The part of a frame's time that an explanation accounts for, where several stages share it one after another.
+
+    By Amdahl's law: a stage that takes the part s, made p times as fast, gives 1 / (1 − s + s / p) of the throughput.
+    0 where the explanation predicts no number, or less throughput, or something other than throughput.
+    """
+    predicted = (result.band[0] + result.band[1]) / 2
+    if result.metric != "throughput" or not 1 < predicted < math.inf or not result.value > 1:
+        return 0.0
+    return (1 - 1 / result.value) / (1 - 1 / predicted)
 
 
 def _word(value: Any) -> str:

@@ -15,6 +15,7 @@ from framelane.loadtests.sweep import (
     Experiment,
     Hypothesis,
     Measurement,
+    Result,
     Setup,
     SweepError,
     Verdict,
@@ -25,6 +26,7 @@ from framelane.loadtests.sweep import (
     margin,
     order,
     parse_sweep,
+    share,
     verdict,
 )
 from framelane.loadtests.sweep_run import shares, target
@@ -223,6 +225,19 @@ def test_no_explanation_left_is_said():
     )
     results = judge(experiment, measured(experiment, Arithmetic()))
     assert conclusion(experiment, results).endswith("the limit is something that nobody named")
+
+
+def test_limit_that_stages_share_names_the_largest_part():
+    def found(name, value):
+        return Result(
+            hypothesis=name, configuration="", metric="throughput", prediction="", band=(1.7, 2.3), value=value,
+            low=value, high=value, rounds=3, verdict=Verdict.FALSIFIED, margin=-0.1,
+        )  # fmt: skip
+
+    results = [found("GPU-bound", 1 / 0.6), found("decode-bound", 1 / 0.9), found("other", 0.9)]
+    assert [share(result) for result in results] == pytest.approx([0.8, 0.2, 0])
+    said = conclusion(PLANTED["slow-device"], results)
+    assert "no explanation is enough alone; GPU-bound comes closest: about 80% of the time per frame" in said
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
