@@ -33,6 +33,7 @@ from framelane.loadtests.windows import Vanished
 
 _TONES: dict[str, Tone] = {"survived": "good", "falsified": "bad", "undecided": "open"}
 _COLOURS = {"survived": "green", "falsified": "red", "undecided": "yellow"}
+_MARKS = {"survived": "✓", "falsified": "✗", "undecided": "?"}
 _SATURATED = 0.85
 _WIDEST = 100.0
 _EXPLAINED = (
@@ -244,11 +245,17 @@ def _overview(experiments: Sequence[Experiment], results: Mapping[str, Sequence[
     tones: dict[str, Tone] = {}
     rows = []
     for experiment in experiments:
-        cells = {result.hypothesis: f"{result.value:.2f} × {result.verdict}" for result in results[experiment.name]}
+        cells = {
+            result.hypothesis: f"{result.value:.2f} × {_MARKS[result.verdict]}" for result in results[experiment.name]
+        }
         tones |= {cells[result.hypothesis]: _TONES[str(result.verdict)] for result in results[experiment.name]}
         rows.append((experiment.name, *(cells.get(name) for name in names)))
-    text = "What was measured where each explanation's variable was moved, as a ratio to the baseline."
-    table = Table(columns=("experiment", *names), rows=tuple(rows), tones=tones)
+    text = (
+        "What was measured where each explanation's variable was moved, as a ratio to the baseline; "
+        "✓ survived, ✗ falsified, ? undecided."
+    )
+    short = (name.removesuffix("-bound") for name in names)
+    table = Table(columns=("limit", *short), rows=tuple(rows), tones=tones)
     return Section(title="Overview", text=(text,), tables=(table,))
 
 
