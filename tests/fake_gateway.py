@@ -12,11 +12,14 @@ import uvicorn
 from fake_pool import FakePool
 
 from framelane.server.doors.bounded_http import BoundedHttpProtocol
+from framelane.server.doors.gate import Gate
 from framelane.server.doors.partial import PartialMessages
 from framelane.server.doors.routes import Doors
 from framelane.server.doors.transport import GatewayProtocol
+from framelane.server.lanes.accounts import Accounts
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.limits import Limits
+from framelane.server.lanes.passes import Passes
 from framelane.server.protocol import max_message_bytes
 
 
@@ -69,12 +72,18 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
+async def run_gateway(
+    pool: FakePool,
+    *,
+    passes: Passes | None = None,
+    gate: Callable[[Accounts], Gate] | None = None,
+    **limits: Any,
+) -> AsyncIterator[Gateway]:
     listening = socket.create_server(("127.0.0.1", 0))
     values = Limits(**{"pipeline": "echo", **limits})
-    exchange = Exchange(pool, values, time.monotonic)
+    exchange = Exchange(pool, values, time.monotonic, passes=passes)
     provider = Provider()
-    doors = Doors(exchange, provider)
+    doors = Doors(exchange, provider, gate=gate(exchange.accounts) if gate else None)
     config = uvicorn.Config(
         doors,
         http=BoundedHttpProtocol,
@@ -84,6 +93,7 @@ async def run_gateway(pool: FakePool, **limits: Any) -> AsyncIterator[Gateway]:
         ws_ping_interval=None,
         log_config=None,
         lifespan="off",
+        proxy_headers=False,
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve(sockets=[listening]))

@@ -10,6 +10,7 @@
   audit, audit-gives-way      a long job beside clients; its slot is needed back
   drain                       SIGTERM with 200 clients, 20 of them stalled
   descriptors, full-disk      what a machine may run out of
+  flood-…                     10,000 connections: handshakes, silent, slow-heads, half-open
   soak                        half an hour of churn
 
 \b

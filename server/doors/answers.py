@@ -22,7 +22,8 @@ def answer(status: int, code: str, message: str, retry_after_ms: int | None = No
 
 def json_answer(status: int, body: Any, response_headers: dict[str, str] | None = None) -> Response:
     """Any JSON."""
-    return Response(msgspec.json.encode(body), status, response_headers, media_type="application/json")
+    headers = {"x-content-type-options": "nosniff", **(response_headers or {})}
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
 def bearer(request: Request) -> str | None:

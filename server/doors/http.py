@@ -268,6 +268,7 @@ def _page_headers(host: str, camera: str) -> dict[str, str]:
     return {
         "content-security-policy": policy,
         "cache-control": "no-cache",
+        "cross-origin-opener-policy": "same-origin",
         "permissions-policy": f"camera=({camera}), microphone=()",
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
