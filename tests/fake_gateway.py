@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,7 @@ async def run_gateway(
     *,
     passes: Passes | None = None,
     gate: Callable[[Accounts], Gate] | None = None,
+    tls: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     listening = socket.create_server(("127.0.0.1", 0))
@@ -94,6 +95,7 @@ async def run_gateway(
         log_config=None,
         lifespan="off",
         proxy_headers=False,
+        **(tls or {}),
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve(sockets=[listening]))
