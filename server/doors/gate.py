@@ -123,16 +123,11 @@ class Gate:
         moment = max(self._moments.get(address, 0.0), now) + self._interval_s
         if moment - now > max(_BURST_S, self._interval_s):
             return False
-        if len(self._moments) >= _MOST_REMEMBERED and address not in self._moments:
-            self._forget(now)
-        self._moments[address] = moment
-        return True
-
-    def _forget(self, now: float) -> None:
-        """Make room: those that have been quiet need no memory; without any, whoever came first is forgiven."""
-        self._moments = {address: moment for address, moment in self._moments.items() if moment > now}
-        if len(self._moments) >= _MOST_REMEMBERED:
+        self._moments.pop(address, None)
+        self._moments[address] = moment  # at the end: they lie in the order in which they were last heard of
+        if len(self._moments) > _MOST_REMEMBERED:
             del self._moments[next(iter(self._moments))]
+        return True
 
     def _displace(self) -> None:
         oldest = next(iter(self._strangers))
