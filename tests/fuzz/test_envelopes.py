@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgpack
@@ -112,34 +113,44 @@ def test_token_that_was_changed_is_refused_by_name(count: int) -> None:
             assert shown.rpartition(".")[0] in {TOKEN.rpartition(".")[0], shown.rpartition(".")[0]}
 
 
+HELLO = {
+    "websocket": msgpack.packb(["hello", {}]),
+    "socketio": "40",
+    "socketio_msgpack": msgpack.packb({"type": 0, "nsp": "/"}),
+}
+
+
 async def speak(gateway: Gateway, door: str, chance: random.Random, count: int) -> int:
     """Say so much to a door, on as many connections as it takes. How many those were."""
     said = connections = 0
     while said < count:
         connections += 1
         with contextlib.suppress(websockets.WebSocketException, OSError, TimeoutError):
-            async with asyncio.timeout(10), await connected(gateway, door) as socket:
+            async with asyncio.timeout(10), connected(gateway, door) as socket:
                 reading = asyncio.create_task(read_all(socket))
-                for _ in range(min(200, count - said)):
-                    data, said = mutated(chance, BINARY if door != "socketio" else TEXT), said + 1
-                    if door == "socketio":
-                        await socket.send(data.decode("utf-8", "replace") if chance.random() < 0.9 else data)
-                    else:
-                        await socket.send(data)
+                for _ in range(min(20 if door == "socketio" else 200, count - said)):
+                    said += 1
+                    await socket.send(a_message(chance, door))
                 reading.cancel()
     return connections
 
 
-async def connected(gateway: Gateway, door: str) -> websockets.ClientConnection:
-    options: dict[str, Any] = {"proxy": None, "compression": None, "max_size": None}
-    if door == "websocket":
-        socket = await websockets.connect(gateway.ws, subprotocols=["framelane.v1"], **options)
-        await socket.send(msgpack.packb(["hello", {}]))
-        return socket
-    address = f"ws://127.0.0.1:{gateway.port}/socket.io/?EIO=4&transport=websocket"
-    socket = await websockets.connect(address, **options)
-    await socket.send("40" if door == "socketio" else msgpack.packb({"type": 0, "nsp": "/"}))
-    return socket
+def a_message(chance: random.Random, door: str) -> str | bytes:
+    """Text of Engine.IO's other types ends a connection at once, so most of it begins as a Socket.IO packet does."""
+    if door != "socketio":
+        return mutated(chance, BINARY)
+    text = mutated(chance, TEXT).decode("utf-8", "replace")
+    return "4" + text[1:] if chance.random() < 0.98 else text.encode()
+
+
+@contextlib.asynccontextmanager
+async def connected(gateway: Gateway, door: str) -> AsyncIterator[websockets.ClientConnection]:
+    options: dict[str, Any] = {"proxy": None, "compression": None, "max_size": None, "max_queue": None}
+    address = gateway.ws if door == "websocket" else f"{gateway.ws[:-3]}/socket.io/?EIO=4&transport=websocket"
+    protocols = ["framelane.v1"] if door == "websocket" else None
+    async with websockets.connect(address, subprotocols=protocols, close_timeout=1, **options) as socket:
+        await socket.send(HELLO[door])
+        yield socket
 
 
 async def read_all(socket: websockets.ClientConnection) -> None:
@@ -164,7 +175,7 @@ async def test_gateway_lives_on_serves_others_and_its_books_add_up(
         await gateway.until_gone()
         books = gateway.books()
         assert books["inside"] == 0
-        assert books["received"] > count / 10
+        assert books["received"] > count / 20
     assert not [record for record in caplog.records if record.exc_info], "no exception anywhere"
 
 
