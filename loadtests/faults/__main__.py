@@ -37,7 +37,7 @@ from rich.table import Table
 from framelane.loadtests.bench import machine
 from framelane.loadtests.processes import StartFailed
 
-from . import hostile, processes, service
+from . import floods, hostile, processes, service
 from .lab import Lab
 from .report import Report
 from .soak import soak
@@ -55,6 +55,10 @@ FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "drain": service.drain,
     "descriptors": service.descriptors,
     "full-disk": service.full_disk,
+    "flood-handshakes": floods.handshakes,
+    "flood-silent": floods.silent,
+    "flood-slow-heads": floods.slow_heads,
+    "flood-half-open": floods.half_open,
     "soak": soak,
 }
 

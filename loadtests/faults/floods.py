@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import psutil
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
@@ -86,8 +87,8 @@ async def _flooded(lab: Lab, kind: str) -> Report:
             at_most("honest connect before, p99", _percentile(calm, 99), None, "ms"),
             at_most("honest connect afterwards, p99", _percentile(after, 99), None, "ms"),
         ),
-        note=f"{made['made'] / took:.0f} connections a second for {took:.0f} s, {len(times)} honest connects meanwhile, "
-        f"{made['ended']} of the flood ended by the server",
+        note=f"{made['made'] / took:.0f} connections a second for {took:.0f} s, of which the server ended {made['ended']}; "
+        f"{len(times)} honest connects meanwhile",
     )
 
 
@@ -119,7 +120,7 @@ async def _connect(port: int) -> float:
     options: dict[str, Any] = {"proxy": None, "compression": None, "open_timeout": 10}
     async with connect(address, subprotocols=[Subprotocol(SUBPROTOCOL)], **options) as socket, asyncio.timeout(10):
         await socket.send(msgspec.msgpack.encode(["hello", {}]))
-        name = msgspec.msgpack.decode(await socket.recv())[0]
+        name = msgspec.msgpack.decode(await socket.recv(decode=False))[0]
         took = 1000 * (time.monotonic() - started)
     if name != "ready":
         raise OSError(f"an honest client was told {name}")
@@ -135,8 +136,6 @@ async def _most_memory(target: Target, flooder: asyncio.subprocess.Process) -> f
 
 
 def _gateway_mib(target: Target) -> float:
-    import psutil
-
     return float(psutil.Process(target.pid).memory_full_info().uss) / 2**20
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from framelane.loadtests.faults.__main__ import FAULTS
+from framelane.loadtests.faults.floods import half_open
 from framelane.loadtests.faults.hostile import bad_pictures
 from framelane.loadtests.faults.lab import Lab
 from framelane.loadtests.faults.load import RESULT, Fate, Load
@@ -73,3 +74,10 @@ def test_a_fault_in_its_shortest_form(tmp_path: Path) -> None:
     assert report.connections == 0
     assert report.record()["fault"] == "bad-pictures"
     assert {figure.name for figure in report.figures} >= {"delivery to the honest"}
+
+
+def test_a_flood_in_its_shortest_form(tmp_path: Path) -> None:
+    report = asyncio.run(half_open(Lab(tmp_path, quick=True, say=lambda _text: None)))
+    figures = {figure.name: figure.value for figure in report.figures}
+    assert figures["connections of the flood"] == 500
+    assert (report.connections, figures["honest clients that were not let in"], report.leftovers) == (0, 0, ())
