@@ -87,7 +87,7 @@ async def _flooded(lab: Lab, kind: str) -> Report:
             at_most("honest connect before, p99", _percentile(calm, 99), None, "ms"),
             at_most("honest connect afterwards, p99", _percentile(after, 99), None, "ms"),
         ),
-        note=f"{made['made'] / took:.0f} connections a second for {took:.0f} s, of which the server ended {made['ended']}; "
+        note=f"{made['made'] / took:.0f} connections a second for {took:.0f} s, {made['ended']} ended by the server; "
         f"{len(times)} honest connects meanwhile",
     )
 
