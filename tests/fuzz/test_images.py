@@ -98,8 +98,8 @@ async def send_all(server: Serve, count: int) -> tuple[int, int]:
 
 @pytest.mark.prove
 @pytest.mark.timeout(900)
-def test_no_worker_dies_of_them_and_none_grows(logs: Path) -> None:
-    with serving(logs, "--device", "sim:0.1", "--workers", "1", "--deadline-ms", "20000") as server:
+def test_no_worker_dies_of_them_and_none_grows(tmp_path: Path) -> None:
+    with serving(tmp_path, "--device", "sim:0.1", "--workers", "1", "--deadline-ms", "20000") as server:
         asyncio.run(send_all(server, 3000))
         workers, before = server.active("workers"), server.pss()
         _, invalid = asyncio.run(send_all(server, 17_000))
