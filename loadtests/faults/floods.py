@@ -53,7 +53,7 @@ async def half_open(lab: Lab) -> Report:
 async def _flooded(lab: Lab, kind: str) -> Report:
     count = _QUICK if lab.quick else _COUNT
     async with lab.serving(*_OPTIONS) as target, Load(target.port, told_apart(8), clients=8, fps=8.0) as load:
-        calm = await _connects_for(target.port, 2.0)
+        calm = await _connects_for(target.port, 0.5 if lab.quick else 2.0)
         memory = await asyncio.to_thread(_gateway_mib, target)
         began = time.monotonic()
         flooder = await asyncio.create_subprocess_exec(
@@ -69,7 +69,7 @@ async def _flooded(lab: Lab, kind: str) -> Report:
         made = json.loads(await flooder.stdout.read())
         await load.stop()
         lost = load.lost(began, time.monotonic() - 1, but=("superseded",))
-        after = await _connects_for(target.port, 1.0)
+        after = await _connects_for(target.port, 0.5 if lab.quick else 2.0)
         left = await asyncio.to_thread(target.end)
     p99 = _percentile(times, 99)
     return Report(
