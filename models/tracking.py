@@ -98,15 +98,16 @@ def same_face(one: Square, other: Square) -> bool:
 def merged(tracked: Sequence[Place], detected: Sequence[Place], limit: int) -> list[Place]:
     """Tracked places that the detector confirms, then its new ones, then tracked ones that it does not see.
 
-    A confirmed face keeps its tracked square, so that looking again does not make the landmarks jump, and gets its
-    new score; an unconfirmed one (a profile, or what never was a face) gives way to faces that are seen.
+    A confirmed face keeps its tracked square, so that looking again does not make the landmarks jump, unless it has
+    moved on; it gets its new score. An unconfirmed one (a profile, or what never was a face) gives way to faces that
+    are seen.
     """
     confirmed: list[Place] = []
     unseen: list[Place] = []
     for place in tracked:
         seen = next((other for other in detected if same_face(place.square, other.square)), None)
         if seen:
-            confirmed.append(Place(place.square, seen.score))
+            confirmed.append(Place(place.square, seen.score) if steady(place.square, seen.square) else seen)
         else:
             unseen.append(place)
     new = [place for place in detected if not any(same_face(place.square, other.square) for other in confirmed)]

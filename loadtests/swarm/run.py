@@ -20,7 +20,7 @@ import psutil
 import framelane.loadtests
 from framelane.loadtests.overload import books
 from framelane.loadtests.overload.targets import Running, Target
-from framelane.loadtests.processes import Process, StartFailed, busy_seconds, cpu_seconds, total_pss
+from framelane.loadtests.processes import Process, StartFailed, busy_seconds, clean_environment, cpu_seconds, total_pss
 from framelane.loadtests.tally import Counts, Tally, total
 
 from .findings import Sample
@@ -183,7 +183,8 @@ class Swarming:
         arguments += ["--host", self._site.url, "--records", str(self._records), *self._orders.arguments]
         arguments += self._orders.classes
         busy, started, interrupted = busy_seconds(), time.monotonic(), False
-        with Process(arguments, self._log) as locust:
+        environment = {key: value for key, value in clean_environment().items() if not key.startswith("LOCUST_")}
+        with Process(arguments, self._log, environment) as locust:
             try:
                 self._watch(locust, started)
             except KeyboardInterrupt:

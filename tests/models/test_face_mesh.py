@@ -284,9 +284,19 @@ def test_face_that_moves_too_far_between_frames_is_not_looked_for_in_vain() -> N
         (face,) = run.faces(data, state)
         state = run.state
         ran.append((len(run.ran), face["tracked"]))
+        assert off(face["landmarks"], plain().face(data)).mean() < 0.03
     assert sum(runs == 3 for runs, _ in ran) <= 2
     assert [tracked for _, tracked in ran[-2:]] == [True, True]
     assert ran[-1] == (1, True)
+
+
+def test_detector_has_the_last_word_on_a_face_that_moved_on() -> None:
+    run = Runner(tracking=True, detect_every=1)
+    state = b""
+    for data in moving_face(seed=2, frames=60, fps=0.75).frames[:20]:
+        (face,) = run.faces(data, state)
+        state = run.state
+        assert off(face["landmarks"], plain().face(data)).mean() < 0.03
 
 
 def test_newcomer_is_found_when_the_detector_looks_again() -> None:

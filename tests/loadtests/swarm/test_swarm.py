@@ -15,7 +15,7 @@ from framelane.loadtests.swarm.command import VOID
 from framelane.loadtests.swarm.replay import read_sessions
 
 LOCUSTFILE = Path(framelane.loadtests.__file__).with_name("locustfile.py")
-QUICK = ["--sizes", "160x120", "--fps", "5", "--seconds", "3", "--spawn-rate", "100", "--pipeline", "echo"]
+QUICK = ["--sizes", "160x120", "--fps", "5", "--seconds", "2", "--spawn-rate", "100", "--pipeline", "echo"]
 QUICK += ["--device", "sim:2"]
 
 
@@ -41,7 +41,7 @@ def test_ten_users_get_all_their_frames_through_both_doors(ten_users):
     (level,) = data["levels"]
     assert data["verdict"] == "met"
     assert level["users"] == 10
-    assert level["summary"]["sent"] == pytest.approx(10 * 5 * 3, abs=3)
+    assert level["summary"]["sent"] == pytest.approx(10 * 5 * 2, abs=3)
     assert level["summary"]["delivery"] == 1
     assert {user["door"] for user in data["users"]} == {"ws", "socketio"}
     assert all(user["delivery"] == 1 and user["connect_ms"] > 0 for user in data["users"])
@@ -56,7 +56,7 @@ def test_report_holds_levels_users_and_the_servers_own_figures(ten_users):
     assert page.count("<svg") >= 3
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert record["data"]["status"]["before"]["uptime_s"] < record["data"]["status"]["after"]["uptime_s"]
-    assert record["data"]["server"]["delivered"] >= 150
+    assert record["data"]["server"]["delivered"] >= 100
     rows = list(csv.DictReader((folder / "swarm-users.csv").read_text().splitlines()))
     assert len(rows) == 10
     assert {"sent", "results", "delivery", "p50_ms", "p95_ms", "p99_ms", "connect_ms"} <= set(rows[0])
@@ -92,7 +92,7 @@ def test_objective_that_is_missed_is_its_own_status_and_so_is_a_swarm_that_must_
     said, record = swarm(tmp_path / "b", "-u", "10", "--serve", "--max-clients 4", status=1)
     assert "6 users were told to wait" in said
     assert "--client-fps 5" in said
-    assert record["data"]["fates"]["waiting"] > 50
+    assert record["data"]["fates"]["waiting"] > 30
     _, record = swarm(tmp_path / "c", "-u", "10", "--serve", "--max-clients 4 --waiting-room 0", status=1)
     assert record["data"]["refused"]["full"] >= 6
 
