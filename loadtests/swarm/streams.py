@@ -24,8 +24,8 @@ DRAIN_S = 3.0
 _CLOSED = frozenset({State.IDLE, State.BACKOFF, State.CLOSED})
 _UNGREETED = frozenset({State.CONNECTING, State.GREETING})
 
-Tell = Callable[[str, float, int], None]
-"""Told of each frame's fate: its name, the age in ms, the bytes sent."""
+Tell = Callable[[str, float], None]
+"""Told of each frame's and connect's fate: its name, and the time that it took in ms."""
 
 
 class Transport(Protocol):
@@ -230,7 +230,7 @@ class Stream:
                 ledger.tracked(now - age)
         else:
             ledger.tally.dropped()
-        self._tell(name, 1000 * age, 0)
+        self._tell(name, 1000 * age)
 
     def _error(self, code: str, number: int, now: float) -> None:
         errors = self._ledger.records.totals.errors
@@ -248,7 +248,7 @@ class Stream:
             account.pipeline, account.deadline_ms = payload.pipeline, payload.deadline_ms
             self._happened(Happening.READY)
             self._asked_for(payload.interval_ms)
-            self._tell("connect", 1000 * (now - self._attempted_at), 0)
+            self._tell("connect", 1000 * (now - self._attempted_at))
         elif name == "waiting":
             if session.state is not State.WAITING:
                 account.waited.append(self.user.number)
@@ -263,7 +263,7 @@ class Stream:
         elif name == "refused":
             self._happened(Happening.REFUSED)
             self._ledger.refused(self.user, payload.code)
-            self._tell(f"refused: {payload.code}", 1000 * (now - self._attempted_at), 0)
+            self._tell(f"refused: {payload.code}", 1000 * (now - self._attempted_at))
             session.refused(1000 * now, payload)
 
     def _asked_for(self, interval_ms: int) -> None:
@@ -278,7 +278,7 @@ class Stream:
             return
         if before in _UNGREETED:
             self._ledger.connect_failed(self.user, reason)
-            self._tell(f"connect: {reason}", 1000 * (time.monotonic() - self._attempted_at), 0)
+            self._tell(f"connect: {reason}", 1000 * (time.monotonic() - self._attempted_at))
         elif before is not State.DRAINING and reason not in _OWN_CUTS:
             self._ledger.connection_lost(self.user, reason)
 

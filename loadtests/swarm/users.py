@@ -160,7 +160,7 @@ class Streamer(User):
 
         next_act()
 
-    def _tell(self, name: str, age_ms: float, size: int) -> None:
+    def _tell(self, name: str, age_ms: float) -> None:
         """Into Locust's own statistics: frames by door, drops and failed connects as its failures."""
         if self._shared.choices.records:
             return  # ``framelane swarm`` reads the records instead, and it is a tenth of what a frame costs here
@@ -169,7 +169,7 @@ class Streamer(User):
             request_type=self.door,
             name="connect" if name.startswith(("connect", "refused")) else "frame",
             response_time=age_ms,
-            response_length=size,
+            response_length=0,
             exception=None if good else _Fate(name),
             context={},
         )
