@@ -37,7 +37,7 @@ from rich.table import Table
 from framelane.loadtests.bench import machine
 from framelane.loadtests.processes import StartFailed
 
-from . import floods, hostile, processes, service
+from . import floods, hostile, long_jobs, processes, service
 from .lab import Lab
 from .report import Report
 from .soak import soak
@@ -50,8 +50,8 @@ FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "replica-kill": processes.replica_killed,
     "hostile-frames": hostile.hostile_frames,
     "bad-pictures": hostile.bad_pictures,
-    "audit": service.audit,
-    "audit-gives-way": service.audit_gives_way,
+    "audit": long_jobs.audit,
+    "audit-gives-way": long_jobs.audit_gives_way,
     "drain": service.drain,
     "descriptors": service.descriptors,
     "full-disk": service.full_disk,
