@@ -92,7 +92,7 @@ class Replica:
         self._proven = False
         self._fatal: StartFailed | None = None
         self._draining = asyncio.Event()
-        self._started = time.time()
+        self._started = time.monotonic()
         self._lag = LoopLag()
         self._pages = Memory.create("pages", PAGE_BYTES * (plan.processes + _PAGES_FOR_AUDIT))
         self._pool: Pool | None = None
@@ -325,7 +325,7 @@ class Replica:
             self._watch.begin()
         if self._tracer is not None:
             self._tracer.start(pool)
-        log.info("ready after %.1f s on %s", time.time() - self._started, self.device_used)
+        log.info("ready after %.1f s on %s", time.monotonic() - self._started, self.device_used)
         self._announce(sock, exchange)
 
     async def _bring_up(self, pool: Pool, slots: Supervisor, exchange: Exchange) -> None:
@@ -491,7 +491,7 @@ class Replica:
         return {
             "version": importlib.metadata.version("framelane"),
             "pid": os.getpid(),
-            "uptime_s": round(time.time() - self._started, 1),
+            "uptime_s": round(time.monotonic() - self._started, 1),
             "pipeline": self._settings.pipeline,
             "device": {
                 "requested": self._settings.device,

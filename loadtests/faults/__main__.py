@@ -11,6 +11,7 @@
   drain                       SIGTERM with 200 clients, 20 of them stalled
   descriptors, full-disk      what a machine may run out of
   flood-…                     10,000 connections: handshakes, silent, slow-heads, half-open
+  clock                       the wall clock jumps an hour ahead and back
   soak                        half an hour of churn
 
 \b
@@ -38,6 +39,7 @@ from framelane.loadtests.bench import machine
 from framelane.loadtests.processes import StartFailed
 
 from . import floods, hostile, long_jobs, processes, service
+from .clock import clock
 from .lab import Lab
 from .report import Report
 from .soak import soak
@@ -59,6 +61,7 @@ FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "flood-silent": floods.silent,
     "flood-slow-heads": floods.slow_heads,
     "flood-half-open": floods.half_open,
+    "clock": clock,
     "soak": soak,
 }
 

@@ -26,6 +26,10 @@ _LOG_TO_FULL_DISK = (
     "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 2); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
+_FOR_THE_GATEWAY_ALONE = (
+    "import os, runpy, sys; del os.environ['LD_PRELOAD']; "
+    "sys.argv[:3] = [sys.argv[2]]; runpy.run_module(sys.argv[0], run_name='__main__')"
+)
 _EVERYBODY = ("--client-fps", "0.1")  # nobody waits for a place
 
 
@@ -37,9 +41,17 @@ class Target(Server):
         folder: for its log and its temporary files.
         search: where modules of pipelines may lie.
         full_disk: whatever it logs meets a full disk.
+        clock: libfaketime, and the file that says by how much the gateway's wall clock is wrong, now.
     """
 
-    def __init__(self, options: Sequence[str], folder: Path, search: Path | None = None, full_disk: bool = False):
+    def __init__(
+        self,
+        options: Sequence[str],
+        folder: Path,
+        search: Path | None = None,
+        full_disk: bool = False,
+        clock: tuple[Path, Path] | None = None,
+    ) -> None:
         self.mark = secrets.token_hex(8)
         self.port = free_port()
         self.temporary = folder / f"tmp-{self.mark}"
@@ -49,6 +61,10 @@ class Target(Server):
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(search))))
         arguments = ["-m", "framelane.server.cli", "serve", "--port", str(self.port), *_EVERYBODY, *options]
         prefix = ("-c", _LOG_TO_FULL_DISK) if full_disk else ()
+        if clock is not None:
+            prefix = ("-c", _FOR_THE_GATEWAY_ALONE)
+            environment |= {"LD_PRELOAD": str(clock[0]), "FAKETIME_TIMESTAMP_FILE": str(clock[1])}
+            environment |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         Process.__init__(self, [*prefix, *arguments], folder / f"server-{self.mark}.log", environment)
         try:
             self._wait_until_ready(time.monotonic() + _START_LIMIT_S)
@@ -113,10 +129,14 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def serving(
-        self, *options: str, search: Path | None = None, full_disk: bool = False
+        self,
+        *options: str,
+        search: Path | None = None,
+        full_disk: bool = False,
+        clock: tuple[Path, Path] | None = None,
     ) -> AsyncIterator[Target]:
         """A server that is ready; in the end it is gone."""
-        target = await asyncio.to_thread(Target, options, self.folder, search, full_disk)
+        target = await asyncio.to_thread(Target, options, self.folder, search, full_disk, clock)
         try:
             yield target
         finally:
