@@ -104,9 +104,9 @@ class Process:
         if self.popen.poll() is not None:
             raise StartFailed(f"{self._name} ended: {self.tail()}")
 
-    def tail(self) -> str:
+    def tail(self, lines: int = 15) -> str:
         """The last lines of its output."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self, patience: float = 15.0) -> float:
         """SIGTERM, and SIGKILL to the tree if that does not end it; returns the seconds that it took."""

@@ -35,7 +35,7 @@ class ModelFailed(FramelaneError):
 
 
 class SlotsEnded(ModelFailed):
-    """Slots ended, one after another, while they ran this: the frame is to blame."""
+    """Slots ended while they ran this, and nothing else: the frame is to blame."""
 
     code = "slots_ended"
 
@@ -49,7 +49,18 @@ class NoSlotLeft(FramelaneError):
 class Run:
     """One cell of one model in flight for a task."""
 
-    __slots__ = ("cell", "deadline", "epoch", "model", "position", "ran_s", "request", "suspicions", "task")
+    __slots__ = (
+        "accused",
+        "cell",
+        "deadline",
+        "epoch",
+        "model",
+        "position",
+        "ran_s",
+        "request",
+        "suspicions",
+        "task",
+    )
 
     def __init__(self, request: int, task: Any, position: int, model: int, cell: int, deadline: float) -> None:
         self.request = request
@@ -61,6 +72,7 @@ class Run:
         self.epoch = 0
         self.suspicions = 0
         self.ran_s = 0.0
+        self.accused = False  # a slot ended while it ran this alone
 
 
 Finished = list[tuple[Run, Exception | None]]
@@ -194,6 +206,7 @@ class Links:
         self._close(link)
         for run in link.runs.values():
             # A suspect runs alone, so it was in no batch.
+            run.accused |= suspect == run.request
             if suspect == run.request or (suspect == ALL and not run.suspicions):
                 run.suspicions += 1
             if run.suspicions >= _MAX_SUSPICIONS:
@@ -221,7 +234,9 @@ class Links:
         parked, self.parked = self.parked, []
         expired: Finished = []
         for run in parked:
-            if now > run.deadline:
+            if now > run.deadline and run.accused:
+                expired.append((run, SlotsEnded("a slot ended while it ran it, and no other was free in time")))
+            elif now > run.deadline:
                 expired.append((run, NoSlotLeft("no slot was free before the deadline")))
             elif run.epoch and run.epoch == self._epoch:
                 self.parked.append(run)  # a slot said MOVED: its newer routes have not reached this worker yet

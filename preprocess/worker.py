@@ -251,6 +251,7 @@ class Worker:
                 try:
                     task.outputs[run.position] = self._ports[run.model].outputs(run.cell)
                 except ModelFailed as failure:
+                    log.error("%s", failure.message)  # the slot could not know
                     task.outputs[run.position] = failure
             if task.outstanding == 0:
                 task.ran += run.ran_s  # of the call's last item: the others ran beside it, or before, while it waited

@@ -6,6 +6,7 @@
   worker-kill                 SIGKILL of workers
   replica-kill                SIGKILL of the whole tree, of the gateway alone
   hostile-frames              a pipeline that raises, loops, eats memory, kills its process
+  bad-inputs                  a model that raises, returns NaN or kills its slot on one input of a batch
   bad-pictures                frames that are no pictures
   audit, audit-gives-way      a long job beside clients; its slot is needed back
   drain                       SIGTERM with 200 clients, 20 of them stalled
@@ -40,6 +41,7 @@ from framelane.loadtests.processes import StartFailed
 
 from . import floods, hostile, long_jobs, processes, service
 from .clock import clock
+from .inputs import bad_inputs
 from .lab import Lab
 from .report import Report
 from .soak import soak
@@ -51,6 +53,7 @@ FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "worker-kill": processes.worker_killed,
     "replica-kill": processes.replica_killed,
     "hostile-frames": hostile.hostile_frames,
+    "bad-inputs": bad_inputs,
     "bad-pictures": hostile.bad_pictures,
     "audit": long_jobs.audit,
     "audit-gives-way": long_jobs.audit_gives_way,

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from typing import NamedTuple
 
-from .lab import Lab, until
-from .load import RESULT, Load
+from framelane.loadtests.figures import Figure
+
+from .lab import Lab, Target, until
+from .load import RESULT, SUPERSEDED, UNANSWERED, Load
 from .pictures import plain, told_apart
 from .report import Report, at_least, at_most
 
+
+class Hostility(NamedTuple):
+    """What happens on a frame of this width, and the words in the log that tell whose fault it is.
+
+    ``fatal``: it ends a process; the client is cut after a few.
+    """
+
+    what: str
+    width: int
+    log: str
+    fatal: bool = False
+
+
+_ALL = 1_000_000
+_BAD_FPS = 25.0
+CUT = "is cut (fatal_frames)"
 _MODULE = "pipeline_under_test"
 # The width of a picture says what its frame does: 320 is honest.
 _SOURCE = """
@@ -34,31 +54,52 @@ class Commanded(Pipeline):
             os.kill(os.getpid(), signal.SIGKILL)
         return {"width": width}
 """
-_KINDS = {"raises": 101, "loops": 102, "eats memory": 103, "kills its worker": 104}
+_PIPELINES_FAULTS = (
+    Hostility("the pipeline raises", 101, "a fault of this pipeline"),
+    Hostility("the pipeline loops", 102, CUT, fatal=True),
+    Hostility("the pipeline eats memory", 103, "MemoryError"),
+    Hostility("the pipeline kills its worker", 104, CUT, fatal=True),
+)
 
 
 async def hostile_frames(lab: Lab) -> Report:
     """Frames on which the pipeline raises, loops for ever, eats memory or kills its process: only they fail."""
     (lab.folder / f"{_MODULE}.py").write_text(_SOURCE)
     options = ("--pipeline", f"{_MODULE}:Commanded", "--device", "sim:1", "--workers", "2", "--hang-limit", "1")
-    seconds = 6.0 if lab.quick else 20.0
-    figures = []
-    lost_of_honest = 0
     async with lab.serving(*options, search=lab.folder) as target:
-        for kind, width in _KINDS.items():
-            lab.say(f"frames on which the pipeline {kind}")
-            async with Load(target.port, told_apart(20), clients=20, fps=5.0) as honest:
-                async with Load(target.port, [plain(128, width, 100)], clients=1, fps=25.0) as hostile:
-                    await asyncio.sleep(seconds)
-                results = sum(fate.outcome == RESULT for fate in honest.fates)
-                lost_of_honest += len(honest.fates) - results
-                figures.append(at_least(f"delivery to the honest, {kind}", results / len(honest.fates), 0.95))
-                figures.append(at_most(f"results of the hostile, {kind}", _results(hostile), 0))
+        figures: list[Figure] = []
+        for hostility in _PIPELINES_FAULTS:
+            figures += await attack(lab, target, hostility, Load(target.port, told_apart(20), clients=20, fps=5.0))
             await until(lambda: len(target.pids_of("workers", "active")) == 2, "both workers serve again", 60)
         left = await asyncio.to_thread(target.end)
-    return Report(
-        fault="hostile-frames", lost={"of the honest": lost_of_honest}, figures=tuple(figures), leftovers=left
-    )
+    return Report(fault="hostile-frames", figures=tuple(figures), leftovers=left)
+
+
+async def attack(lab: Lab, target: Target, hostility: Hostility, honest: Load) -> list[Figure]:
+    """One client among honest ones sends a thousand frames that do harm, or is cut before."""
+    lab.say(f"a client on whose frames {hostility.what}")
+    count = 100 if lab.quick else 1000
+    before = target.tail(_ALL).count(hostility.log)
+    async with honest:
+        async with Load(target.port, [plain(128, hostility.width, 100)], clients=1, fps=_BAD_FPS) as hostile:
+            end = time.monotonic() + count / _BAD_FPS
+            while len(hostile.fates) < count and time.monotonic() < end:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(2)
+    results = sum(fate.outcome == RESULT for fate in honest.fates)
+    outcomes = Counter(fate.outcome for fate in hostile.fates)
+    lab.say(f"{dict(outcomes)}; {hostile.lost_connections} connections were cut")
+    unnamed = set(outcomes) - {"failed", SUPERSEDED} - ({"expired", UNANSWERED} if hostility.fatal else set())
+    figures = [
+        at_least(f"delivery to the honest, {hostility.what}", results / len(honest.fates), 0.95),
+        at_most("results of others, or wrong ones", honest.wrong, 0),
+        at_least("bad frames that are called failed", outcomes["failed"], 3 if hostility.fatal else count / 2),
+        at_most("bad frames with another fate", sum(outcomes[fate] for fate in unnamed), 0),
+        at_least("lines of the log that name it", target.tail(_ALL).count(hostility.log) - before, 1),
+    ]
+    if hostility.fatal:
+        figures.append(at_least("the client is cut", hostile.lost_connections, 1))
+    return figures
 
 
 async def bad_pictures(lab: Lab) -> Report:
@@ -88,7 +129,3 @@ async def bad_pictures(lab: Lab) -> Report:
             ),
             note=f"{len(hostile.fates)} bad frames; a quarter of them, cut JPEGs, the echo pipeline does not look into",
         )
-
-
-def _results(load: Load) -> int:
-    return sum(fate.outcome == RESULT for fate in load.fates)

@@ -297,6 +297,20 @@ def test_only_what_was_in_work_is_suspected_and_sent_alone(bench: Bench) -> None
     assert {message.request: message.status for message in other.read()} == {suspect.request: 1, bystander.request: 0}
 
 
+@pytest.mark.parametrize(("suspect", "error"), [("frame", SlotsEnded), ("batch", NoSlotLeft), ("other", NoSlotLeft)])
+def test_what_ended_a_slot_alone_is_to_blame_also_when_no_other_slot_was_free_in_time(
+    bench: Bench, suspect: str, error: type[Exception]
+) -> None:
+    dying = bench.add(0)
+    bench.route(0)
+    bench.run("frame", deadline=5.0)
+    (run,) = dying.read()
+    dying.die()
+    bench.gone(dying, suspect={"frame": run.request, "batch": ALL, "other": run.request + 1}[suspect])
+    bench.retry(now=6.0)
+    assert type(bench.ended["frame"]) is error
+
+
 def test_a_whole_batch_is_suspected(bench: Bench) -> None:
     dying, other = bench.add(0), bench.add(1)
     bench.route(0)
