@@ -16,7 +16,6 @@ import logging
 import os
 import resource
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -57,6 +56,7 @@ from .ops.watch import Watch, Watched
 from .plan import Plan
 from .proof import Proof
 from .protocol import MAX_RESULT_BYTES, max_message_bytes
+from .signals import on_stop
 from .slots.auditor import Auditor, AuditorConfig
 from .slots.cards import make_tuning, uses_cards
 from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
@@ -65,7 +65,6 @@ log = logging.getLogger("framelane")
 
 _PACKET_MARGIN = 4096
 _TICK_S = 0.1
-_SAME_SIGNAL_S = 2.0
 _WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot's turn is one run
 _USER_TIMEOUT_MS = 10_000
 _BACKLOG = 2048
@@ -111,7 +110,7 @@ class Replica:
         Raises:
             FramelaneError: the replica could not start; nothing of it is left.
         """
-        self._install_signals()
+        on_stop(self._draining.set)
         self._warn()
         _raise_descriptor_limit()
         tls = tls_options(self._settings)
@@ -396,23 +395,6 @@ class Replica:
             connection.transport.abort()  # its client takes no part in the closing
         await asyncio.wait([serving])
         await stopping
-
-    def _install_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-
-        asked_at: list[float] = []
-
-        def asked_to_stop(number: signal.Signals) -> None:
-            # `timeout` and others signal a process, then its whole group: SIGTERM that comes again at once is the same.
-            again = number is signal.SIGINT or (asked_at and loop.time() - asked_at[0] > _SAME_SIGNAL_S)
-            if self._draining.is_set() and again:
-                log.warning("second %s: ending at once", number.name)
-                os._exit(1)  # the children die with their parent
-            asked_at.append(loop.time())
-            self._draining.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, asked_to_stop, number)
 
     def _warn(self) -> None:
         """Say loudly what stands open to everybody."""

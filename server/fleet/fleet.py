@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib.metadata
 import logging
 import os
@@ -22,6 +21,7 @@ import msgspec
 import uvicorn
 
 from framelane.preprocess.children import START_FAILED, StartFailed
+from framelane.server.signals import on_stop
 
 from .asking import get
 from .door import FleetDoor
@@ -35,7 +35,6 @@ log = logging.getLogger("framelane.fleet")
 
 _TURN_S = 0.25
 _PROBE_S = 1.0
-_SAME_SIGNAL_S = 2.0
 _BEYOND_DRAIN_S = 5.0
 
 
@@ -188,22 +187,13 @@ class Fleet:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def _install_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        asked_at: list[float] = []
+        on_stop(self._leave)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.roll)
 
-        def leave(number: signal.Signals) -> None:
-            again = number is signal.SIGINT or (asked_at and loop.time() - asked_at[0] > _SAME_SIGNAL_S)
-            if self._leaving and again:
-                log.warning("second %s: ending at once", number.name)
-                os._exit(1)  # the replicas die with their parent
-            asked_at.append(loop.time())
-            self._leaving = True
-            self._roster.leave()
-            self._news.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, functools.partial(leave, number))
-        loop.add_signal_handler(signal.SIGHUP, self.roll)
+    def _leave(self) -> None:
+        self._leaving = True
+        self._roster.leave()
+        self._news.set()
 
     def _announce(self) -> None:
         if self._ready or len(self._roster.of(State.ACTIVE)) < self._layout.active:
