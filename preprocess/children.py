@@ -34,6 +34,7 @@ START_FAILED = 3
 """Exit status of a child that could not start: the reason is in its report, and trying again will not help."""
 
 _LEAVE_S = 1.0
+_LOWEST_PRIORITY = 19
 _PR_SET_PDEATHSIG = 1
 _REPORT_AT = 1 << 20
 _ENVIRONMENT = {
@@ -66,6 +67,8 @@ class Child:
         pages: the memory of all progress pages.
         page: which of them is this child's.
         descriptors: further descriptors to inherit, under the same numbers.
+        idle: it takes only what all others leave of the machine (``SCHED_IDLE``). Whoever serves clients is woken on
+            its core at once, which a low priority alone would not give to children, see ``born``.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Child:
         pages: Memory,
         page: int,
         descriptors: Sequence[int] = (),
+        *,
+        idle: bool = False,
     ) -> None:
         self.name = name
         self.progress = ProgressPage(pages.view, page)
@@ -87,6 +92,7 @@ class Child:
                 self._birth = os.memfd_create(f"framelane-{name}", os.MFD_CLOEXEC)
                 undo.callback(os.close, self._birth)
                 inherited = {"channel": theirs.fileno(), "pages": pages.fd, "page": page, "parent": os.getpid()}
+                inherited["idle"] = idle
                 os.pwrite(self._birth, msgspec.json.encode({**inherited, "config": config}, enc_hook=str), 0)
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", module, str(self._birth)],
@@ -98,6 +104,8 @@ class Child:
             undo.callback(self._process.kill)
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
+            if idle:
+                os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)  # for its start
             undo.pop_all()
 
     def report(self) -> dict[str, Any]:
@@ -177,7 +185,7 @@ def born(argv: Sequence[str]) -> Birth:
         os._exit(0)  # the gateway died before the line above
     # Whoever is woken does not interrupt another child in the middle of a decode or a run: fewer switches, warmer
     # caches, 5 % less CPU per frame at saturation. The gateway, with the ordinary policy, still goes before them.
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_IDLE if inherited["idle"] else os.SCHED_BATCH, os.sched_param(0))
     for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to the whole group; the gateway decides
         signal.signal(number, signal.SIG_IGN)
     pages = Memory.attach(inherited["pages"])

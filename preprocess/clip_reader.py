@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +14,6 @@ from .memory import FrameCells, Memory
 from .messages import Fate, Kind, Message, PeerGone, PeerStuck, pack
 
 _MODULE = "framelane.preprocess.clips"
-_LOWEST_PRIORITY = 19
 _TOLD = 2000
 
 
@@ -82,8 +80,8 @@ class ClipReader:
             "memory_limit": limits.memory_limit,
             "log_level": limits.log_level,
         }
-        self._child = Child(_MODULE, "clip", config, self._pages, self._page, (self._fd, self._memory.fd))
-        os.setpriority(os.PRIO_PROCESS, self._child.pid, _LOWEST_PRIORITY)
+        descriptors = (self._fd, self._memory.fd)
+        self._child = Child(_MODULE, "clip", config, self._pages, self._page, descriptors, idle=True)
         watch(self._child, self._hear, self._died)
         return dict(await self._wait())
 

@@ -8,6 +8,7 @@ how much is waiting, plays no role.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import Enum
 
@@ -66,9 +67,12 @@ class Heartbeat:
 
 
 def waited_for_cpu(pid: int) -> float:
-    """Seconds that all threads of a process have waited for a core so far (the kernel's run-queue delay)."""
+    """Seconds that the threads of a process, together, have waited for a core so far (the kernel's run-queue delay)."""
+    waited = 0
     try:
-        with open(f"/proc/{pid}/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                waited += int(file.read().split()[1])
     except (OSError, ValueError, IndexError):
-        return 0.0
+        pass  # it ends
+    return waited / 1e9

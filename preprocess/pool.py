@@ -4,8 +4,8 @@ A worker has as many credits as it may hold frames; credit *k* of worker *w* is 
 memory. Credits are never counted: they are the cells that no frame in flight uses. Everything here runs on the event
 loop's thread and returns at once; the only copies are the frame's bytes into its cell and the finished packet out.
 
-A few more workers than serve are parked, ready: one of them takes a dead one's place at once. One more, at the lowest
-priority, is started when the first long job (``/v1/audit``) asks for it; it never serves clients.
+A few more workers than serve are parked, ready: one of them takes a dead one's place at once. One more, which takes
+what others leave of the machine, is started when the first long job (``/v1/audit``) asks for it; it serves no clients.
 
 When a worker dies, end of file on its channel closes its books: what it had finished was read before, and is delivered;
 what it still held is ``failed``. Its cells are used again only by its replacement, which is started when the old
@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -35,7 +34,6 @@ from .trace import Trace
 log = logging.getLogger("framelane.pool")
 
 _MODULE = "framelane.preprocess.worker"
-_LOWEST_PRIORITY = 19
 _FATES = tuple(Fate)
 _MOST_RUNS = 200
 """Runs of one worker in flight at a slot: a stock socket holds about 270 messages that nobody has read."""
@@ -375,16 +373,14 @@ class Pool:
             "trace": config.trace,
             "log_level": config.log_level,
         }
-        page, descriptors = config.first_page + index, (self._memory.fd, slab.fd)
+        page, descriptors, audit = config.first_page + index, (self._memory.fd, slab.fd), index == self._count
         try:
-            child = Child(_MODULE, f"worker-{index}", settings, self._pages, page, descriptors)
+            child = Child(_MODULE, f"worker-{index}", settings, self._pages, page, descriptors, idle=audit)
         except OSError:
             slab.close()
             raise
         worker = Worker(index, generation, child, slab, range(first, first + config.credits), config.hang_s)
-        if index == self._count:
-            worker.audit = True
-            os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)
+        worker.audit = audit
         return worker
 
     def _hear(self, worker: Worker, message: Message) -> None:

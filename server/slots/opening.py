@@ -94,6 +94,11 @@ def _stay_near(device: Device) -> dict[str, Any]:
     return {"card": card.name, "bus": card.bus}
 
 
+def take_what_is_left() -> None:
+    """This thread runs where nobody else does: whoever serves clients is woken on its core at once."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def lower_priority(nice: int) -> None:
     """Of this thread alone."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

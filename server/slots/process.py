@@ -8,7 +8,7 @@ workers' slabs, and are bound to the sessions once per cell.
 On a card a second thread makes the runs where that is faster (``overlap.py``), and the loop goes on: a further batch is
 gathered while one runs as soon as it is full. One that is not waits for the run to end, since more may come until then.
 
-On a CPU, runs for long jobs are lent a thread of lower priority, so that they take what clients leave.
+On a CPU, runs for long jobs are lent a thread that takes what clients leave of the cores (``SCHED_IDLE``).
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack_ran
 from framelane.preprocess.trace import Trace, open_trace
 
-from .opening import SlotConfig, lower_priority, open_sessions
+from .opening import SlotConfig, open_sessions, take_what_is_left
 from .overlap import IN_FLIGHT, Run, Runner
 from .permits import Permits
 
 log = logging.getLogger("framelane.slot")
 
-_AUDIT_PRIORITY = 10
 _Result = TypeVar("_Result")
 
 
@@ -283,7 +282,7 @@ class Slot:
         items = _items(batch)
         if batch[0].peer.audit and session.device == "cpu" and all(request.peer.audit for request in batch):
             if self._quiet is None:
-                self._quiet = ThreadPoolExecutor(1, initializer=lower_priority, initargs=(_AUDIT_PRIORITY,))
+                self._quiet = ThreadPoolExecutor(1, initializer=take_what_is_left)
             self._quiet.submit(session.run, items).result()
         elif self._trace is None:
             session.run(items)

@@ -157,7 +157,7 @@ async def test_the_audit_worker_is_of_low_priority_and_serves_no_client(settled:
     job = await asyncio.to_thread(begin, settled, zipped(PICTURES[:2]))
     await asyncio.to_thread(stream, settled, job)
     pid = await asyncio.to_thread(pid_of, settled, "workers", "audit")
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     async with Client(settled.port) as client:
         assert (await client.ask(0, PICTURES[0])).name == "result"
     workers = (await asyncio.to_thread(settled.status))["workers"]

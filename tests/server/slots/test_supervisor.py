@@ -261,6 +261,17 @@ async def test_a_restarted_active_slot_hands_over_first_and_loses_nothing(replic
     await load(replica, restart())
 
 
+async def test_a_promotion_says_nothing_about_who_is_next(models: Path) -> None:
+    async with running("replica_pipelines:Numbers", models, active=1, standby=2) as real:
+        for index in (2, 0):  # once it was promoted, slot-2 is a standby like any other
+            real.slots.promote(index)
+            await until(lambda index=index: [slot.index for slot in real.slots.active] == [index])
+        real.slots.restart(0)
+        await until(lambda: real.slots.active and real.slots.active[0].index != 0)
+        assert real.slots.active[0].index == 1
+        await real.whole()
+
+
 async def test_verbs_that_would_leave_no_active_slot_are_refused_with_the_reason(replica: Replica) -> None:
     (active,) = replica.slots.active
     (standby,) = replica.slots.of(State.STANDBY)
