@@ -263,10 +263,11 @@ async def test_a_restarted_active_slot_hands_over_first_and_loses_nothing(replic
 
 async def test_a_promotion_says_nothing_about_who_is_next(models: Path) -> None:
     async with running("replica_pipelines:Numbers", models, active=1, standby=2) as real:
-        for index in (2, 0):  # once it was promoted, slot-2 is a standby like any other
-            real.slots.promote(index)
-            await until(lambda index=index: [slot.index for slot in real.slots.active] == [index])
-        real.slots.restart(0)
+        real.slots.promote(2)
+        await until(lambda: [slot.index for slot in real.slots.active] == [2])
+        await real.kill(real.slots.slots[2])
+        assert [slot.index for slot in real.slots.active] == [0]
+        real.slots.restart(0)  # slot-2 is a standby like any other by now
         await until(lambda: real.slots.active and real.slots.active[0].index != 0)
         assert real.slots.active[0].index == 1
         await real.whole()
