@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "framelane.server.explain": WORDS
     | MODEL_SIDE
     | {"framelane.server.ops", "framelane.server.plan", "framelane.server.options", "framelane.server.cautions"},
+    "framelane.server.signals": set(),
     "framelane.server.sdk": {"framelane.server.protocol", "framelane.server.errors"},
     "framelane.server.lanes": WORDS | MODEL_SIDE,
     "framelane.server.slots": WORDS | MODEL_SIDE,
@@ -42,13 +43,14 @@ MAY_IMPORT = {
     "framelane.server.fleet": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
-    | {"framelane.server.doors", "framelane.server.ops", "framelane.server.plan", "framelane.server.options"},
+    | {"framelane.server.doors", "framelane.server.ops", "framelane.server.plan", "framelane.server.options"}
+    | {"framelane.server.signals"},
     "framelane.server.doors": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.ops"},
     "framelane.server.app": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
     | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan", "framelane.server.proof"}
-    | {"framelane.server.cautions"},
+    | {"framelane.server.cautions", "framelane.server.signals"},
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
