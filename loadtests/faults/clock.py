@@ -21,6 +21,7 @@ _OF_DEBIAN = Path("/usr/lib")
 _SLOTS = ("--active-slots", "1", "--standby-slots", "1", "--workers", "1")
 _JUMPS = ("+3600s", "-3600s", "+0")
 _MOST_MS = 10_000.0
+_QUICK_PHASE_S = 4.0
 _PHASE_S = 50.0
 """Longer than an interval of pings and the time to answer one, 25 s and 20 s."""
 
@@ -61,7 +62,7 @@ class Stayer:
 
 async def clock(lab: Lab) -> Report:
     """The gateway's clock jumps an hour ahead, an hour back and home: no connection ends, and no timing is wrong."""
-    phase = 4.0 if lab.quick else _PHASE_S
+    phase = _QUICK_PHASE_S if lab.quick else _PHASE_S
     hand = lab.folder / "clock"
     hand.write_text("+0")
     strange: list[float] = []
@@ -72,7 +73,7 @@ async def clock(lab: Lab) -> Report:
 
     options = (*sharpness_options(), "--device", "sim:8", *_SLOTS)
     async with (
-        lab.serving(*options, clock=(_library(), hand)) as target,
+        lab.serving(*options, clock=(library(), hand)) as target,
         Load(target.port, told_apart(8), clients=8, fps=4.0, right=look) as load,
     ):
         stayers = [Stayer(target.port, plain(99, 320, 240)) for _ in range(4)]
@@ -123,7 +124,8 @@ def _ahead_s(port: int) -> float:
     return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
 
 
-def _library() -> Path:
+def library() -> Path:
+    """Of libfaketime. Raises FileNotFoundError."""
     found = sorted(_OF_DEBIAN.glob(f"*/{_LIBRARIES}"))
     if not found:
         raise FileNotFoundError(f"there is no {_OF_DEBIAN}/*/{_LIBRARIES}: apt install faketime")

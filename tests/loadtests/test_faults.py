@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from framelane.loadtests.faults import clock as clock_module
 from framelane.loadtests.faults.__main__ import FAULTS
 from framelane.loadtests.faults.floods import half_open
 from framelane.loadtests.faults.hostile import bad_pictures
@@ -12,6 +13,7 @@ from framelane.loadtests.faults.lab import Lab
 from framelane.loadtests.faults.load import RESULT, Fate, Load
 from framelane.loadtests.faults.pictures import grey, is_right, told_apart
 from framelane.loadtests.faults.report import Report, at_least, at_most
+from support import require_program
 
 
 def load_with(*fates: tuple[float, float, str]) -> Load:
@@ -67,6 +69,16 @@ def test_pictures_are_told_apart_by_their_answers() -> None:
 
 def test_every_fault_says_what_it_is() -> None:
     assert all(fault.__doc__ for fault in FAULTS.values())
+
+
+def test_a_clock_that_jumps_is_noticed_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        clock_module.library()
+    except FileNotFoundError:
+        require_program("faketime")
+    monkeypatch.setattr(clock_module, "_QUICK_PHASE_S", 1.5)
+    report = asyncio.run(clock_module.clock(Lab(tmp_path, quick=True, say=lambda _text: None)))
+    assert report.passed, report.record()
 
 
 def test_a_fault_in_its_shortest_form(tmp_path: Path) -> None:

@@ -215,6 +215,25 @@ async def test_one_poisonous_item_of_a_batch_fails_alone(models: Path, monkeypat
         assert real.slots.keeper.restarts == 2
 
 
+@pytest.mark.parametrize(
+    ("verb", "bad", "message"),
+    [("picky", "250", "the model's run failed"), ("double", "nan", "model double returned NaN")],
+)
+async def test_one_item_of_a_batch_that_fails_its_run_or_gives_nan_fails_alone(
+    models: Path, monkeypatch: pytest.MonkeyPatch, verb: str, bad: str, message: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setattr(supervisor_module, "_MODULE", "fragile_slot")
+    monkeypatch.setenv("FRAGILE_BATCH", "8")
+    async with running("replica_pipelines:Commands", models, workers=1, credits=16, active=1) as real:
+        requests = [real.submit(f"{verb} {bad if number == 5 else number}") for number in range(16)]
+        ends = [await real.answer(request) for request in requests]
+        assert [done.fate for done in ends] == [Fate.FAILED if number == 5 else Fate.OK for number in range(16)]
+        assert message in ends[5].message
+        assert not ends[5].fatal
+        assert real.slots.keeper.restarts == 0
+
+
 # -- operators -------------------------------------------------------------------------------------------------------
 
 
