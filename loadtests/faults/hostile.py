@@ -54,7 +54,7 @@ class Commanded(Pipeline):
             os.kill(os.getpid(), signal.SIGKILL)
         return {"width": width}
 """
-_PIPELINES_FAULTS = (
+_FAULTS = (
     Hostility("the pipeline raises", 101, "a fault of this pipeline"),
     Hostility("the pipeline loops", 102, CUT, fatal=True),
     Hostility("the pipeline eats memory", 103, "MemoryError"),
@@ -68,7 +68,7 @@ async def hostile_frames(lab: Lab) -> Report:
     options = ("--pipeline", f"{_MODULE}:Commanded", "--device", "sim:1", "--workers", "2", "--hang-limit", "1")
     async with lab.serving(*options, search=lab.folder) as target:
         figures: list[Figure] = []
-        for hostility in _PIPELINES_FAULTS:
+        for hostility in _FAULTS:
             figures += await attack(lab, target, hostility, Load(target.port, told_apart(20), clients=20, fps=5.0))
             await until(lambda: len(target.pids_of("workers", "active")) == 2, "both workers serve again", 60)
         left = await asyncio.to_thread(target.end)
