@@ -94,6 +94,15 @@ def test_with_broadcast_everybody_gets_every_result_and_it_names_the_sender():
             assert len(result["faces"][0]["landmarks"]) == 468 * 3 * 4
 
 
+def test_planted_cost_of_a_message_holds_the_loop_once_per_client():
+    with connected(make_app(Faults(), WORK, send_ms=40), 3) as (sockets, _lanes):
+        started = time.monotonic()
+        sockets[0].send(encode(["frame", 0, JPEG]))
+        for websocket in sockets:
+            assert decode(websocket.recv(timeout=10))[0] == "result"
+        assert time.monotonic() - started >= 3 * 0.04
+
+
 def test_without_broadcast_a_result_goes_to_its_sender_only():
     with connected(make_app(Faults(broadcast=False), WORK), 2) as (sockets, lanes):
         for place in (0, 1):  # would the first result go to both, it would be the first message of the second client
