@@ -44,6 +44,8 @@ from .doors.ops import OpsDoor
 from .doors.partial import PartialMessages
 from .doors.routes import Doors
 from .doors.transport import GatewayProtocol
+from .fleet.together import Together
+from .fleet.verbs import VerbsDoor
 from .lanes.exchange import Exchange
 from .lanes.limits import Limits
 from .ops.gil import Gil
@@ -103,6 +105,7 @@ class Replica:
         self._recorder = Recorder(Path(settings.record)) if settings.record else None
         self._tracer = self._open_tracer()
         self._gil = Gil()
+        self._together: Together | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then drain.
@@ -119,21 +122,25 @@ class Replica:
         watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores, self._gil)
         if uses_cards(self._plan.device, self._plan.gpu):
             watch.cards = Cards()
+        together = self._together = self._join(exchange)
         sockets = self._listen()
         if self._recorder is not None:
             self._recorder.start()
         self._gil.start()
-        server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch), tls))
+        server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch, together), tls))
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, watch, server))
+        joined = asyncio.create_task(together.run())
         pool.keeper.on_fatal = slots.keeper.on_fatal = self._give_up
         try:
             await self._start(pool, slots, exchange, sockets[-1])
             await asyncio.wait([serving, asyncio.create_task(self._draining.wait())], return_when="FIRST_COMPLETED")
+            if self._fatal is None and not serving.done():
+                await together.my_turn(self._settings.drain_wait)
             for listener in server.servers[1:]:  # the shared port: the kernel shall give new clients to the others
                 listener.close()
-            await self._drain(exchange, auditor)
+            await self._drain(exchange, auditor, together)
             if self._fatal is not None:
                 raise self._fatal
         finally:
@@ -141,6 +148,8 @@ class Replica:
             await auditor.stop()
             auditing.cancel()
             await self._take_down(server, serving, pool, slots)
+            await together.left()
+            joined.cancel()
             auditor.close()
             for sock in sockets:
                 sock.close()
@@ -247,11 +256,27 @@ class Replica:
             retention_s=settings.audit_retention,
         )
 
-    def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch) -> Doors:
+    def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch, together: Together) -> Doors:
         audit = AuditDoor(auditor, self, exchange.limits, exchange.passes)
         admin = AdminDoor(self, self._settings.admin_token)
-        further = [*audit.routes(), *admin.routes(), *OpsDoor(watch).routes()]
-        return Doors(exchange, self, further, watch, self._entrance.gate(exchange.accounts))
+        verbs = VerbsDoor(together, self._settings.admin_token)
+        routes = [*audit.routes(), *admin.routes(), *verbs.routes(), *OpsDoor(watch).routes()]
+        return Doors(exchange, self, routes, watch, self._entrance.gate(exchange.accounts))
+
+    def _join(self, exchange: Exchange) -> Together:
+        """What joins this replica to the others; alone without Redis.
+
+        Raises:
+            ConfigError: the address of Redis cannot be read, or a setting is of no use without it.
+        """
+        settings = self._settings
+        name = settings.replica_name or f"{socket.gethostname()}-{os.getpid()}"
+        together = Together(exchange, name, settings.grace, settings.fleet_clients)
+        if settings.redis:
+            together.join(settings.redis, settings.fleet_name)
+        elif settings.fleet_clients is not None:
+            raise ConfigError("fleet_clients needs redis: replicas that do not know each other cannot share places")
+        return together
 
     def _limits(self, stateful: bool) -> Limits:
         settings = self._settings
@@ -375,10 +400,11 @@ class Replica:
         self._fatal = error
         self._draining.set()
 
-    async def _drain(self, exchange: Exchange, auditor: Auditor) -> None:
+    async def _drain(self, exchange: Exchange, auditor: Auditor, together: Together) -> None:
         """Finish what was admitted, within the limit; long jobs end, since they could go on for ever."""
         log.info("draining: %d clients, %d frames inside", len(exchange.delivery.lanes), exchange.accounts.inside)
         until = time.monotonic() + self._settings.drain_limit
+        await together.leaving()
         exchange.drain(_DRAIN_FIRST_MS, _DRAIN_SPREAD_MS)
         await auditor.stop()
         while exchange.accounts.inside and time.monotonic() < until:  # noqa: ASYNC110 - books ring no bell
@@ -443,6 +469,10 @@ class Replica:
             reasons.append("no frame has gone all the way through yet")
         return reasons
 
+    def degraded(self) -> list[str]:
+        """What does not work though frames are served."""
+        return self._together.degraded() if self._together else []
+
     def processes(self) -> list[Watched]:
         """Every process that lives now; see ``ops.watch.Watchable``."""
         found = [Watched("gateway", "gateway", os.getpid(), "active")]
@@ -498,6 +528,7 @@ class Replica:
             "loop_lag": self._lag.record(),
             "tasks": len(asyncio.all_tasks()),
             "audit": {"jobs": self._auditor.ledger.counts() if self._auditor else {}, "possible": self._plan.can_audit},
+            "fleet": self._together.status() if self._together else {},
             "hangs": {"workers": pool.hangs if pool else 0, "slots": slots.hangs if slots else 0},
             "given_up": {
                 **({f"worker-{index}": why for index, why in pool.keeper.given_up.items()} if pool else {}),

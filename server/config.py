@@ -200,6 +200,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_limit: Annotated[float, Meta(ge=0, le=600, description="seconds that SIGTERM leaves for admitted frames")] = (
         10.0
     )
+    redis: Annotated[
+        str,
+        Meta(
+            description="Redis or Valkey through which the replicas of a fleet tell each other operators' words and "
+            "counts, never frames: redis://host:6379/0 (with a password, rather as a variable)"
+        ),
+    ] = ""
+    fleet_name: Annotated[str, Meta(min_length=1, max_length=64, description="which fleet, on that Redis")] = "default"
+    replica_name: Annotated[
+        str, Meta(max_length=200, description="this replica's name in the fleet; by default host and process")
+    ] = ""
+    fleet_clients: (
+        Annotated[
+            int,
+            Meta(ge=1, description="clients that all replicas together serve at once (needs redis); default: no cap"),
+        ]
+        | None
+    ) = None
+    drain_wait: Annotated[
+        float,
+        Meta(ge=0, le=600, description="seconds that SIGTERM waits for another replica that drains (needs redis)"),
+    ] = 10.0
     audit_bytes: Annotated[
         int, Meta(ge=1024, le=64 * 2**30, description="largest clip that a long job (/v1/audit) may bring, in bytes")
     ] = 256 * 2**20

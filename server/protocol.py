@@ -18,12 +18,14 @@ Two doors, the same events with the same arguments:
     → client     drain      Drain      this server is going away
     → client     expires    Expires    how long the token lasts that was shown; after `ready` or `waiting`, and `renew`
     → client     refused    Refusal as below, of a connection that is not kept any longer; then it is closed
+    → client     notice     Notice     an operator's words, to be shown to people
     refusal      Socket.IO: connect_error with data {code, retry_after_ms?}
                  /ws: refused, Refusal as {code, message, retry_after_ms?}, then close with CLOSE_CODES[code]
 
 Every `frame` has exactly one answer (`result`, `dropped` or `error`) while its connection lives and is read.
 A client has at most `window` unanswered frames; a newer one replaces an older one that no worker has begun. With the
 policy "queue" none is replaced: who sends more is slowed down by TCP. Frames sent before `ready` are `not_admitted`.
+A `notice` may come at any time after `ready` or `waiting`, and changes no state.
 
 A connection does not outlive its token. Whoever streams for an hour sends `renew` with another token every few minutes,
 while it waits for a place or is live: it is answered with `expires`, or with an `error` (bad_token), after which the
@@ -119,6 +121,7 @@ class Cut(StrEnum):
     EXPIRED = "expired"
     IDLE = "idle"
     RATE_LIMITED = "rate_limited"
+    KICKED = "kicked"
 
 
 class Refusal(StrEnum):
@@ -144,6 +147,7 @@ class Close(IntEnum):
     FLOOD = 4430
     FATAL_FRAMES = 4431
     IDLE = 4432
+    KICKED = 4433
     FULL = 4503
     DRAINING = 4512
 
@@ -236,6 +240,12 @@ class Drain(Struct, frozen=True, kw_only=True):
     """Reconnect after this time: it differs between clients, so that they do not all come at once."""
 
     reconnect_after_ms: int
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """What an operator says to a client, or to those of a campaign; it changes no state."""
+
+    text: str
 
 
 class RefusedData(Struct, frozen=True, kw_only=True, omit_defaults=True):

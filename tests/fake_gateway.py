@@ -29,6 +29,9 @@ class Provider:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
+    def degraded(self) -> list[str]:
+        return []
+
     def ready(self) -> list[str]:
         return self.reasons
 

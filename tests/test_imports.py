@@ -50,7 +50,7 @@ MAY_IMPORT = {
     | MODEL_SIDE
     | BELOW_DOORS
     | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan", "framelane.server.proof"}
-    | {"framelane.server.cautions", "framelane.server.signals"},
+    | {"framelane.server.cautions", "framelane.server.signals", "framelane.server.fleet"},
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
@@ -95,7 +95,10 @@ PURE = [
     "framelane.server.slots.cards",
     "framelane.server.fleet.haproxy",
     "framelane.server.fleet.layout",
+    "framelane.server.fleet.messages",
     "framelane.server.fleet.metrics",
+    "framelane.server.fleet.peers",
+    "framelane.server.fleet.pulse",
     "framelane.server.fleet.roster",
     "framelane.server.fleet.states",
     "framelane.server.cautions",
@@ -316,7 +319,8 @@ MAY_SPEAK = {
     "framelane.server.doors.transport": {"send_text"},  # below both: one connection's bytes
 }
 # Client kits speak to servers; slots and workers speak to the gateway, over their own sockets.
-GATEWAY_ROOMS = ("framelane.server.app", "framelane.server.doors", "framelane.server.lanes", "framelane.server.ops")
+GATEWAY_ROOMS = ("framelane.server.app", "framelane.server.doors", "framelane.server.lanes", "framelane.server.ops",
+                 "framelane.server.fleet")  # fmt: skip
 
 
 def emitters(tree: ast.AST) -> Iterator[tuple[str, int]]:

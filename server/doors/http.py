@@ -64,6 +64,9 @@ class Provider(Protocol):
     def ready(self) -> list[str]:
         """Why frames cannot be served now; empty when they can."""
 
+    def degraded(self) -> list[str]:
+        """What does not work though frames can be served."""
+
     def status(self) -> dict[str, Any]:
         """The body of /v1/status, without the lanes."""
 
@@ -121,7 +124,7 @@ class HttpDoor:
         reasons = self._provider.ready()
         if self._exchange.draining and "draining" not in reasons:
             reasons = ["draining", *reasons]
-        body = {"ready": not reasons, "reasons": reasons}
+        body = {"ready": not reasons, "reasons": reasons, "degraded": self._provider.degraded()}
         if device := self._provider.status().get("device"):
             body["device"] = device
         return json_answer(503 if reasons else 200, body)

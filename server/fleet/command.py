@@ -26,7 +26,7 @@ from .fleet import Fleet, FleetConfig
 from .front import Front, HAProxy, SharedPort, find_haproxy
 from .layout import MOST_REPLICAS, Layout, Member, lay_out
 
-_OWN = ("host", "port", "shared_port", "device", "workers", "tls_cert", "tls_key")
+_OWN = ("host", "port", "shared_port", "device", "workers", "tls_cert", "tls_key", "drain_wait")
 """Settings of which each replica gets its own; the others are passed on as they were given."""
 
 
@@ -139,6 +139,9 @@ def _commands(
 
     def command(member: Member) -> list[str]:
         own = ["--host", "127.0.0.1", "--port", str(member.port), "--device", member.device]
+        own += ["--drain-wait", "0"]  # the fleet decides who drains when
+        if settings.redis:
+            own += ["--replica-name", f"{socket.gethostname()}-{member.name}"]
         if shared_port:
             own = ["--host", settings.host, *own[2:], "--shared-port", str(shared_port)]
         else:  # HAProxy says for whom it asks

@@ -67,6 +67,11 @@ class Admission:
             return max(1, int(free / limits.client_fps))  # a server that is slower than any client serves one
         return max(0, int(free / limits.client_fps))
 
+    @property
+    def occupied(self) -> int:
+        """Places that are taken, or held for somebody."""
+        return self.admitted + len(self._held)
+
     def take(self, lane: Lane) -> None:
         """The client gets a place."""
         lane.reserved_fps = self._limits.client_fps

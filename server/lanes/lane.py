@@ -70,6 +70,7 @@ class Lane:
         "resumes",
         "seq_seen",
         "served",
+        "since",
         "started",
         "state",
         "ticket",
@@ -116,6 +117,7 @@ class Lane:
         self.admitted = True
         self.ticket = ""
         self.resumes = False
+        self.since: float | None = None
         self.reserved_fps = 0.0
         self.frames_seen = 0
         self.paced_ms = 0

@@ -10,12 +10,14 @@ connection with the same ticket, which a phone that changed its network leaves b
 
 from __future__ import annotations
 
+import math
 import secrets
 
 from framelane.server.errors import Refused
 from framelane.server.protocol import Cut, Hello, Pace, Ready, Refusal, Waiting
 
 from . import pace
+from .abroad import Abroad
 from .accounts import Accounts
 from .admission import Admission
 from .capacity import Capacity
@@ -27,6 +29,7 @@ from .waiting import WaitingRoom
 
 _SWEEP = 200  # positions looked at per turn
 _NEWS_S = 2.0
+_LINE = 32  # of those who wait, so many are told to other replicas by their time
 _LOOK_S = 1.0
 _MOST_RETRY_S = 600.0
 _TURNOVER_WEIGHT = 0.2
@@ -42,13 +45,14 @@ class Reception:
         limits: see ``Limits``.
 
     Attributes:
+        abroad: what other replicas mean for the places here.
         admission: places.
         room: who waits for one.
         interval_ms: what clients with a place are asked to keep.
     """
 
     __slots__ = ("_accounts", "_capacity", "_delivery", "_given_at", "_limits", "_looked_at", "_new",
-                 "_senders", "_tickets", "_turnover_s", "admission", "interval_ms", "room")  # fmt: skip
+                 "_senders", "_tickets", "_turnover_s", "abroad", "admission", "interval_ms", "room")  # fmt: skip
 
     def __init__(self, delivery: Delivery, accounts: Accounts, capacity: Capacity, limits: Limits) -> None:
         self._delivery = delivery
@@ -60,6 +64,7 @@ class Reception:
         self._looked_at = 0.0
         self._senders = self._new = 0
         self._turnover_s = limits.retry_after_ms / 1000
+        self.abroad = Abroad()
         self.admission = Admission(limits)
         self.room = WaitingRoom(limits.waiting_room, limits.grace_s)
         self.interval_ms = limits.interval_ms
@@ -101,9 +106,9 @@ class Reception:
         lane.fault_tokens = limits.fault_burst
         self._expire(now)
         if may_wait:
-            lane.ticket = self._recognise(hello.resume or "", now) or secrets.token_urlsafe(18)
+            lane.ticket = self._recognise(lane, hello.resume or "", now) or secrets.token_urlsafe(18)
             lane.resumes = hello.resume is not None
-        self._seat(lane)
+        self._seat(lane, now)
         self._delivery.open(lane)
         self._accounts.connected += 1
         if lane.ticket:
@@ -117,13 +122,16 @@ class Reception:
             return
         if not self.room.present:
             self._given_at = now
-        self._say_waiting(lane, self.room.enter(lane, now))
+        position = self.room.enter(lane, now, lane.since)
+        self._say_waiting(lane, position + self.abroad.ahead(self.room.since(lane) or now, now))
         self._fill(now)  # a place may have fallen free during the handshake
 
     def leave(self, lane: Lane, now: float, *, lost: bool) -> None:
         """A client has gone. If its connection was only `lost`, it may come back to where it was."""
         if self._tickets.get(lane.ticket) is lane:
             del self._tickets[lane.ticket]
+        if lost and lane.resumes:
+            self.abroad.lost(lane.ticket, None if lane.admitted else self.room.since(lane), now)
         if lane.admitted:
             self.admission.give_back(lane, now, lost=lost and lane.resumes)
             self._fill(now)
@@ -135,15 +143,15 @@ class Reception:
         self._expire(now)
         self._fill(now)
         if len(self.room):
-            for lane, position in self.room.news(now, _SWEEP, _NEWS_S):
+            for lane, position in self.room.news(now, _SWEEP, _NEWS_S, self.abroad.ahead):
                 self._say_waiting(lane, position)
         if now - self._looked_at >= _LOOK_S:
             self._look(now)
 
     # -- places ------------------------------------------------------------------------------------------------------
 
-    def _recognise(self, ticket: str, now: float) -> str | None:
-        """The ticket, if it is one of ours; an older connection that shows it gives way."""
+    def _recognise(self, lane: Lane, ticket: str, now: float) -> str | None:
+        """The ticket, if it is one of ours or of another replica; an older connection that shows it gives way."""
         older = self._tickets.get(ticket)
         if older is not None:
             cut(self._accounts, older, Cut.RESUMED, "its client came back on another connection")
@@ -155,16 +163,27 @@ class Reception:
             older.ticket = ""
             older.writer.abort()
             return ticket
-        return ticket if self.admission.holds(ticket) or self.room.knows(ticket) else None
+        if self.admission.holds(ticket) or self.room.knows(ticket):
+            return ticket
+        lane.since = self.abroad.arrived(ticket, now)
+        return None if lane.since is None else ticket
 
-    def _seat(self, lane: Lane) -> None:
+    def _places(self, now: float) -> int:
+        """How many more clients may have a place now."""
+        own = self.admission.places(self._capacity.sure)
+        if not self.abroad.limited:
+            return own
+        return min(own, self.abroad.places(self.admission.occupied, self.room.oldest(_LINE), now))
+
+    def _seat(self, lane: Lane, now: float) -> None:
         """Give the lane the place that it may have; if it has to wait, its position comes with the greeting.
 
         Raises:
             Refused: there is neither.
         """
         held = self.admission.reclaim(lane.ticket)  # its own, however little is free by now
-        if held or (not self.room.present and self.admission.places(self._capacity.sure)):
+        first = lane.since == -math.inf  # it had a place at another replica
+        if held or ((first or not self.room.present) and self._places(now)):
             self.admission.take(lane)
             return
         if not lane.ticket or (self.room.full and not self.room.knows(lane.ticket)):
@@ -176,7 +195,7 @@ class Reception:
         """Give the places that are free to those who wait."""
         if not self.room.present:
             return
-        for _ in range(min(self.admission.places(self._capacity.sure), _SWEEP)):
+        for _ in range(min(self._places(now), _SWEEP)):
             lane = self.room.take()
             if lane is None:
                 return

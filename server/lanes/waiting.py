@@ -7,7 +7,10 @@ until it is closed up, so that every step is cheap however many wait; positions 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import deque
+from collections.abc import Callable
 
 from .lane import Lane
 
@@ -17,12 +20,13 @@ _GAPS = 64
 class Entry:
     """One who waits. `lane` is None while its connection is lost."""
 
-    __slots__ = ("index", "lane", "ticket", "told", "told_at", "until")
+    __slots__ = ("index", "lane", "since", "ticket", "told", "told_at", "until")
 
-    def __init__(self, ticket: str, lane: Lane, index: int) -> None:
+    def __init__(self, ticket: str, lane: Lane, index: int, since: float) -> None:
         self.ticket = ticket
         self.lane: Lane | None = lane
         self.index = index
+        self.since = since
         self.until = 0.0
         self.told = 0
         self.told_at = 0.0
@@ -60,15 +64,18 @@ class WaitingRoom:
         """Whether nobody new should enter."""
         return len(self._entries) >= self._most
 
-    def enter(self, lane: Lane, now: float) -> int:
-        """Take a client in at the end, or back in where it was, by its lane's ticket. Returns its position."""
+    def enter(self, lane: Lane, now: float, since: float | None = None) -> int:
+        """Take a client in at the end, or back in where it was, by its lane's ticket. Returns its position.
+
+        A client that has waited elsewhere `since` an earlier time goes before those who came later.
+        """
         entry = self._entries.get(lane.ticket)
         if entry is None:
-            entry = Entry(lane.ticket, lane, len(self._line))
-            self._line.append(entry)
+            entry = Entry(lane.ticket, lane, len(self._line), now if since is None else min(since, now))
             self._entries[lane.ticket] = entry
             self._present += 1
-            entry.told = len(self._entries)
+            self._line.append(entry)
+            entry.told = len(self._entries) if since is None else self._move_up(entry)
         else:
             self._present += entry.lane is None
             entry.lane = lane
@@ -114,13 +121,16 @@ class WaitingRoom:
             if entry.lane is None and entry.until == until and self._entries.get(entry.ticket) is entry:
                 self._remove(entry)
 
-    def news(self, now: float, most: int, every_s: float) -> list[tuple[Lane, int]]:
+    def news(
+        self, now: float, most: int, every_s: float, ahead: Callable[[float, float], int] = lambda _since, _now: 0
+    ) -> list[tuple[Lane, int]]:
         """Who should hear a new position: a sweep that goes on where the last one stopped.
 
         Args:
             now: the time.
             most: how many entries to look at.
             every_s: nobody is told more often.
+            ahead: how many wait elsewhere who came before a time.
         """
         told = []
         for _ in range(min(most, len(self._line) - self._first)):
@@ -131,11 +141,32 @@ class WaitingRoom:
             if entry is None:
                 continue
             self._swept_before += 1
-            position = self._swept_before
+            position = self._swept_before + ahead(entry.since, now)
             if position != entry.told and entry.lane is not None and now - entry.told_at >= every_s:
                 entry.told, entry.told_at = position, now
                 told.append((entry.lane, position))
         return told
+
+    def since(self, lane: Lane) -> float | None:
+        """Since when this client has waited; None if it does not."""
+        entry = self._entries.get(lane.ticket)
+        return None if entry is None else entry.since
+
+    def oldest(self, most: int) -> list[float]:
+        """Since when the first so many have waited who would take a place now."""
+        present = (entry.since for entry in self._line[self._first :] if entry is not None and entry.lane is not None)
+        return list(itertools.islice(present, most))
+
+    def _move_up(self, entry: Entry) -> int:
+        """Put the last one where its time belongs. Rare, and may cost as much as the line is long."""
+        self._close_up()
+        self._line.pop()
+        index = bisect.bisect_right([other.since for other in self._line if other is not None], entry.since)
+        self._line.insert(index, entry)
+        self._swept_before += index < self._swept
+        self._close_up()
+        self._swept = self._swept_before
+        return index + 1
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.ticket]

@@ -33,6 +33,7 @@ from framelane.server.protocol import (
     Expires,
     Fault,
     Hello,
+    Notice,
     Pace,
     Policy,
     Ready,
@@ -98,6 +99,7 @@ class Client:
         paced: False sends as fast as the window allows, whatever the server asks for.
         on_answer: called with every `Result` and every `Unanswered`.
         on_situation: called when the state, or what is known about it, changes.
+        on_notice: called with what an operator has to say, a text for people.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Client:
         paced: bool = True,
         on_answer: Callable[[Answer], None] | None = None,
         on_situation: Callable[[Situation], None] | None = None,
+        on_notice: Callable[[str], None] | None = None,
     ) -> None:
         self._uri = _websocket_uri(url)
         self._source = token if callable(token) else None
@@ -118,6 +121,7 @@ class Client:
         self._told = self._session.situation
         self._on_answer = on_answer
         self._on_situation = on_situation
+        self._on_notice = on_notice
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -377,6 +381,8 @@ class Client:
             self._session.drain(now, decode(body, type=Drain))
         elif name == "refused":
             self._session.refused(now, decode(body, type=RefusedData))
+        elif name == "notice" and self._on_notice is not None:
+            self._on_notice(decode(body, type=Notice).text)
 
     def _take_result(self, now: float, fields: dict[str, Any]) -> None:
         seq = fields.pop("seq")

@@ -91,8 +91,8 @@ export class Client {
 
   /**
    * Listen to "result" (the server's object plus round_trip_ms and context), "dropped" ({seq, reason, message?,
-   * context}), "lost" ({seq, context}: no answer will come), "error" ({code, message}), "pace" ({interval_ms}) or
-   * "state" (the new situation). Returns a function that stops it.
+   * context}), "lost" ({seq, context}: no answer will come), "error" ({code, message}), "pace" ({interval_ms}),
+   * "notice" ({text}: an operator's words for people) or "state" (the new situation). Returns a function that stops it.
    */
   on(name, listener) {
     if (!this.#listeners.has(name)) this.#listeners.set(name, new Set());
@@ -187,7 +187,7 @@ export class Client {
       this.#emit(name, { ...body, round_trip_ms: frame.roundTrip, context: frame.context });
     } else if (name === "dropped" && frame) {
       this.#emit(name, { ...body, context: frame.context });
-    } else if (name === "error" || name === "pace") {
+    } else if (name === "error" || name === "pace" || name === "notice") {
       this.#emit(name, body);
     }
   }

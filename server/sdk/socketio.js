@@ -1,7 +1,7 @@
 // The Socket.IO door as a transport. Reconnecting is the session's business, so the library's own is off. The bundled
 // client is loaded when it is first needed: whoever uses /ws never downloads it.
 
-const EVENTS = ["ready", "waiting", "result", "dropped", "error", "pace", "expires", "drain", "refused"];
+const EVENTS = ["ready", "waiting", "result", "dropped", "error", "pace", "expires", "drain", "notice", "refused"];
 
 export class SocketIoTransport {
   #socket = null;

@@ -108,7 +108,7 @@ async def test_client_that_goes_while_it_waits_is_cancelled() -> None:
 
 async def test_server_that_is_not_ready_is_503_with_the_reasons() -> None:
     async with run_gateway(EchoPool()) as gateway, client(gateway) as http:
-        assert (await http.get("/readyz")).json() == {"ready": True, "reasons": []}
+        assert (await http.get("/readyz")).json() == {"ready": True, "reasons": [], "degraded": []}
         gateway.provider.reasons = ["no worker is ready"]
         answer = await http.get("/readyz")
         assert (answer.status_code, answer.json()["reasons"]) == (503, ["no worker is ready"])

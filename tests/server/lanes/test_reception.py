@@ -1,13 +1,20 @@
 """Places, positions, tickets and paces, as clients see them; without sockets or sleep."""
 
 import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lane_world import Client, World
 
 from framelane.preprocess.packets import WEBSOCKET
 from framelane.server.errors import Refused
+from framelane.server.lanes.abroad import Abroad
 from framelane.server.lanes.lane import Lane
+from framelane.server.lanes.waiting import WaitingRoom
 from framelane.server.protocol import Hello
 
 
@@ -242,3 +249,107 @@ def test_answers_over_http_get_no_pace_no_position_and_no_drain() -> None:
         world.tick(0.05)
     world.exchange.drain(100, 100)
     assert set(names(client)) == {"result"}
+
+
+class Elsewhere(Abroad):
+    """Other replicas, as a test says they are."""
+
+    limited = True
+
+    def __init__(self, free: int = 0, ahead: int = 0, known: dict[str, float] | None = None) -> None:
+        self.free, self.before, self.known = free, ahead, known or {}
+        self.told: list[tuple[str, float | None]] = []
+
+    def places(self, admitted: int, line: Sequence[float], now: float) -> int:
+        return self.free
+
+    def ahead(self, _since: float, _now: float) -> int:
+        return self.before
+
+    def arrived(self, ticket: str, _now: float) -> float | None:
+        return self.known.pop(ticket, None)
+
+    def lost(self, ticket: str, since: float | None, _now: float) -> None:
+        self.told.append((ticket, since))
+
+
+def with_others(world: World, **others: Any) -> Elsewhere:
+    world.exchange.reception.abroad = found = Elsewhere(**others)
+    return found
+
+
+def test_places_of_the_whole_fleet_bound_those_here() -> None:
+    world = World(max_clients=5)
+    others = with_others(world, free=0, ahead=7)
+    _lane, client = world.client()
+    assert places(client) == [8], "seven wait elsewhere for longer"
+    others.free = 1
+    world.tick(0.1)
+    assert names(client) == ["waiting", "ready"]
+
+
+def test_client_that_had_a_place_at_another_replica_goes_before_those_who_wait() -> None:
+    world = World(max_clients=1)
+    others = with_others(world, free=9, known={"moved": -math.inf})
+    (_, _), (_, waits) = crowd(world, 2)
+    lane, client = world.client(resume="moved")
+    assert (lane.ticket, places(client)) == ("moved", [1])
+    assert not others.known, "it is known no more"
+    world.exchange.disconnect(next(iter(world.exchange.delivery.lanes.values())))
+    assert (names(client)[-1], names(waits)[-1]) == ("ready", "waiting")
+
+
+def test_client_that_waited_at_another_replica_waits_on_where_its_time_belongs() -> None:
+    world = World(max_clients=1)
+    world.client()
+    world.tick(5)
+    _, early = world.client()
+    world.tick(10)
+    _, late = world.client()
+    with_others(world, free=9, known={"moved": 10.0})
+    _, moved = world.client(resume="moved")
+    assert [places(client)[-1] for client in (early, moved)] == [1, 2]
+    world.tick(3)
+    assert places(late)[-1] == 3
+
+
+def test_other_replicas_are_told_of_those_who_may_come_back_there() -> None:
+    world = World(max_clients=1)
+    others = with_others(world, free=9)
+    world.tick(1)
+    (first, _), (second, _) = crowd(world, 2, resume="")
+    third, _ = world.client()
+    for lane in (second, first, third):
+        world.exchange.disconnect(lane, lost=True)
+    assert others.told == [(second.ticket, pytest.approx(1.0)), (first.ticket, None)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["come", "moved", "leave", "take", "news"]), st.integers(0, 30))))
+def test_line_stays_in_the_order_of_time_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    room, lanes, now = WaitingRoom(1000, 10.0), [], 100.0
+    for number, (step, value) in enumerate(steps):
+        now += 1
+        if step in ("come", "moved"):
+            lane = Lane(WEBSOCKET, Client())
+            lane.ticket = str(number)
+            lanes.append(lane)
+            room.enter(lane, now, None if step == "come" else now - value)
+        elif step == "leave" and lanes:
+            room.leave(lanes.pop(value % len(lanes)), now, lost=False)
+        elif step == "take":
+            expected = room.oldest(1)
+            taken = room.take()
+            assert (taken is None) == (not expected)
+            if taken is not None:
+                lanes.remove(taken)
+        else:
+            room.news(now, value, 0.0)
+        line = room.oldest(1000)
+        assert line == sorted(line)
+        assert len(line) == len(lanes) == room.present
+    now += 100
+    positions = {lane.ticket: position for _ in range(3) for lane, position in room.news(now, 1000, 0.0)}
+    ordered = sorted(lanes, key=lambda lane: room.since(lane) or 0.0)
+    assert all(positions.get(lane.ticket, index + 1) == index + 1 for index, lane in enumerate(ordered)) or len(
+        set(room.oldest(1000))
+    ) < len(lanes)
