@@ -66,7 +66,7 @@ class Peers:
         if not reachable:
             return max(0, self._most // self._largest - admitted)
         free = max(0, self._most - self._told - sum(beat.admitted for beat in others))
-        given = admitted - self._told  # since then
+        given = max(0, admitted - self._told)  # since then; one that fell free is everybody's, from the next beat on
         return max(0, self._share(free, line, others) - given)
 
     def _share(self, free: int, line: Sequence[float], others: Sequence[Beat]) -> int:

@@ -31,6 +31,11 @@ def test_a_part_that_was_given_away_is_not_given_twice_before_the_next_beat() ->
     assert known.places(5, [], 100.0, reachable=True) == 0
 
 
+def test_a_place_that_falls_free_here_is_everybodys() -> None:
+    known = peers(2, beat("b", 1, 50.0), told=1)
+    assert known.places(0, [60.0], 100.0, reachable=True) == 0
+
+
 def test_who_waits_longest_gets_the_free_place_wherever_it_waits() -> None:
     assert peers(2, beat("b", 0, 50.0), told=1).places(1, [60.0], 100.0, reachable=True) == 0
     assert peers(2, beat("b", 0, 70.0), told=1).places(1, [60.0], 100.0, reachable=True) == 1
