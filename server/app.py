@@ -28,7 +28,6 @@ from framelane.models.registry import Registry
 from framelane.preprocess.children import StartFailed
 from framelane.preprocess.clip_reader import ClipLimits
 from framelane.preprocess.headers import Limits as ImageLimits
-from framelane.preprocess.logs import ALWAYS
 from framelane.preprocess.memory import Memory, ModelCells
 from framelane.preprocess.pool import Pool, PoolConfig, describe_pipeline
 from framelane.preprocess.progress import PAGE_BYTES
@@ -39,7 +38,7 @@ from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
 from .doors.bounded_http import BoundedHttpProtocol
-from .doors.entrance import Entrance, names, open_door, tls_options
+from .doors.entrance import Entrance, names, tls_options, warn_of_open_door
 from .doors.ops import OpsDoor
 from .doors.partial import PartialMessages
 from .doors.routes import Doors
@@ -114,7 +113,7 @@ class Replica:
             FramelaneError: the replica could not start; nothing of it is left.
         """
         on_stop(self._draining.set)
-        self._warn()
+        warn_of_open_door(self._settings)
         _raise_descriptor_limit()
         tls = tls_options(self._settings)
         pool, slots, exchange = await self._build()
@@ -421,14 +420,6 @@ class Replica:
             connection.transport.abort()  # its client takes no part in the closing
         await asyncio.wait([serving])
         await stopping
-
-    def _warn(self) -> None:
-        """Say loudly what stands open to everybody."""
-        found = open_door(self._settings)
-        if found:
-            lines = "".join(f"\n  - {line}" for line in found)
-            cure = "Set what fits (deploy/SECURITY.md), or --insecure if this is meant."
-            log.warning("%s IS OPEN TO EVERYBODY:%s\n  %s", self._settings.host, lines, cure, extra=ALWAYS)
 
     def _announce(self, sock: socket.socket, exchange: Exchange) -> None:
         host, port = sock.getsockname()[:2]

@@ -134,6 +134,7 @@ class Refusal(StrEnum):
     DRAINING = "draining"
     BAD_REQUEST = "bad_request"
     IDLE = "idle"
+    KICKED = "kicked"
 
 
 class Close(IntEnum):
@@ -160,6 +161,7 @@ CLOSE_CODES: Mapping[str, Close] = {
     Refusal.DRAINING: Close.DRAINING,
     Refusal.BAD_REQUEST: Close.BAD_REQUEST,
     Refusal.IDLE: Close.IDLE,
+    Refusal.KICKED: Close.KICKED,
 }
 
 Policy = Literal["latest", "queue"]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from framelane.preprocess.logs import ALWAYS
 from framelane.server.config import ConfigError, Settings
 from framelane.server.lanes.accounts import Accounts
 from framelane.server.lanes.passes import Passes
@@ -122,6 +123,15 @@ def open_door(settings: Settings) -> list[str]:
     if not settings.frame_limit:
         found.append("one client may send as often as it likes (frame_limit, byte_limit)")
     return found
+
+
+def warn_of_open_door(settings: Settings) -> None:
+    """Say loudly what stands open to everybody."""
+    found = open_door(settings)
+    if found:
+        lines = "".join(f"\n  - {line}" for line in found)
+        cure = "Set what fits (deploy/SECURITY.md), or --insecure if this is meant."
+        log.warning("%s IS OPEN TO EVERYBODY:%s\n  %s", settings.host, lines, cure, extra=ALWAYS)
 
 
 def _is_private(host: str) -> bool:

@@ -53,6 +53,7 @@ _REFUSED_STATUS = {
     Refusal.DRAINING: 503,
     Refusal.BAD_REQUEST: 400,
     Refusal.IDLE: 408,
+    Refusal.KICKED: 403,
 }
 _DROPPED_STATUS = {Drop.INVALID: 422, Drop.EXPIRED: 504, Drop.FAILED: 500, Drop.SUPERSEDED: 503}
 _MESSAGES = {Drop.EXPIRED: "no answer within the deadline", Drop.FAILED: "the pipeline failed"}

@@ -18,6 +18,7 @@ from framelane.models.errors import FramelaneError
 from framelane.preprocess.children import START_FAILED
 from framelane.preprocess.logs import set_up_logs
 from framelane.server.config import ConfigError, Settings
+from framelane.server.doors.entrance import warn_of_open_door
 from framelane.server.options import settings_from, settings_options
 from framelane.server.plan import Choice
 
@@ -26,7 +27,7 @@ from .fleet import Fleet, FleetConfig
 from .front import Front, HAProxy, SharedPort, find_haproxy
 from .layout import MOST_REPLICAS, Layout, Member, lay_out
 
-_OWN = ("host", "port", "shared_port", "device", "workers", "tls_cert", "tls_key", "drain_wait")
+_OWN = ("host", "port", "shared_port", "device", "workers", "tls_cert", "tls_key", "drain_wait", "trusted_proxies")
 """Settings of which each replica gets its own; the others are passed on as they were given."""
 
 
@@ -84,7 +85,14 @@ def main(
 
 def _run(settings: Settings, layout: Layout, balancer: str, port: int, door: int, passed: list[str]) -> None:
     set_up_logs(settings.logs)
+    warn_of_open_door(settings)
     program = _balancer(balancer)
+    if program is None and settings.tls_cert:
+        raise ConfigError("tls_cert needs the balancer: install haproxy (Debian: apt install haproxy)")
+    if settings.tls_key not in ("", settings.tls_cert, f"{settings.tls_cert}.key"):
+        raise ConfigError(
+            f"tls_key: HAProxy wants the key in the certificate's own file, or as {settings.tls_cert}.key"
+        )
     if program is None and layout.active < len(layout.members):
         raise ConfigError(
             f"without a balancer every replica listens on the one port, and none can be a spare: give --active "
@@ -93,7 +101,7 @@ def _run(settings: Settings, layout: Layout, balancer: str, port: int, door: int
     config = FleetConfig(
         command=_commands(settings, layout, port if program is None else 0, passed),
         environment=dict(os.environ),
-        address=f"{_shown(settings.host)}:{port}",
+        address=f"http{'s' if settings.tls_cert else ''}://{_shown(settings.host)}:{port}",
         front="haproxy" if program else "shared port",
         door=door,
         drain_s=settings.drain_limit,
@@ -101,7 +109,9 @@ def _run(settings: Settings, layout: Layout, balancer: str, port: int, door: int
     )
     front: Front = SharedPort()
     if program:
-        text = haproxy.configuration(layout.members, host=settings.host, port=port, door=door, control="{control}")
+        text = haproxy.configuration(
+            layout.members, host=settings.host, port=port, door=door, control="{control}", certificate=settings.tls_cert
+        )
         front = HAProxy(program, text)
     _print(layout, _front_choice(program, port, door))
     asyncio.run(Fleet(layout, config, front).run())
@@ -142,6 +152,7 @@ def _commands(
         own += ["--drain-wait", "0"]  # the fleet decides who drains when
         if settings.redis:
             own += ["--replica-name", f"{socket.gethostname()}-{member.name}"]
+        own += ["--tls-cert", "", "--tls-key", ""]  # the balancer's
         if shared_port:
             own = ["--host", settings.host, *own[2:], "--shared-port", str(shared_port)]
         else:  # HAProxy says for whom it asks

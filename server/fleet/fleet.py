@@ -200,8 +200,9 @@ class Fleet:
             return
         self._ready = True
         log.info("ready after %.1f s", time.monotonic() - self._started)
-        print(f"\n  Page     http://{self._config.address}/\n  Clients  ws://{self._config.address}/ws and Socket.IO")
-        print(f"  Status   http://{self._config.address}/v1/status\n", flush=True)
+        address = self._config.address
+        print(f"\n  Page     {address}/\n  Clients  {address.replace('http', 'ws', 1)}/ws and Socket.IO")
+        print(f"  Status   {address}/v1/status\n", flush=True)
 
     def _end_all(self) -> None:
         for process in self._processes.values():

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 from framelane.preprocess.packets import encode_event
 from framelane.server import protocol
 from framelane.server.lanes.abroad import Abroad
-from framelane.server.lanes.conduct import cut
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
-from framelane.server.protocol import Close, Cut
 
 from .messages import Beat, Kick, Message, Moved, Notice, Target, digest
 from .peers import TOLD, Peers
@@ -220,8 +218,9 @@ class Together(Abroad):
     def _end(self, kick: Kick) -> int:
         lanes = list(self._meant(kick.to))
         for lane in lanes:
-            cut(self._exchange.accounts, lane, Cut.KICKED, "an operator ended it")
-            lane.writer.close(Close.KICKED, Cut.KICKED)
+            self._exchange.kick(lane)
+        if kick.to.token:
+            self._exchange.passes.revoke(kick.to.token)  # its client may be anywhere, and come here
         self.kicks += len(lanes)
         return len(lanes)
 

@@ -173,6 +173,12 @@ class Exchange:
             self._pool.cancel(request)
         self.reception.leave(lane, self._clock(), lost=lost and not lane.cut)
 
+    def kick(self, lane: Lane) -> None:
+        """An operator ends this connection, and its token is of no use any more."""
+        if lane.token:
+            self.passes.revoke(lane.token)
+        self._endings.end(lane, Cut.KICKED, Refusal.KICKED, "an operator ended this connection")
+
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def frame(self, lane: Lane, seq: int, data: bytes | memoryview) -> bool:

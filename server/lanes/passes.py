@@ -29,7 +29,7 @@ from framelane.server.errors import Refused
 from framelane.server.protocol import Refusal
 
 from .lane import Lane
-from .tokens import Pass, Tokens
+from .tokens import MAX_LIFE_S, Pass, Tokens
 
 MOST_SPENT = 200_000
 """Ids remembered; 60 MiB at most. So many connections in five minutes are 660 a second."""
@@ -90,6 +90,14 @@ class Passes:
         if shown.id not in self._spent:
             heappush(self._ends, (shown.expires_at, shown.id))
         self._spent[shown.id] = ticket
+
+    def revoke(self, token: str) -> None:
+        """The token with this id opens nothing any more, whatever ticket is shown with it; until it expires."""
+        if token not in self._spent:
+            if len(self._spent) >= MOST_SPENT:
+                return
+            heappush(self._ends, (self._wall() + MAX_LIFE_S, token))
+        self._spent[token] = ""
 
     def bind(self, lane: Lane, shown: Pass | None, now: float) -> None:
         """The token has opened this lane, or prolongs it. `now` is on the lanes' clock."""

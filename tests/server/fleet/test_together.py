@@ -82,6 +82,7 @@ async def test_words_and_kicks_reach_whom_they_mean_wherever_they_are(redis_serv
         a.together.kick(Target(token="7f"))
         await until(lambda: spring_b.closed)
         assert spring_b.closed == (4433, "kicked")
+        assert spring_b.told("refused")[0]["code"] == "kicked"
         assert b.exchange.accounts.cut[Cut.KICKED] == 1
         assert spring_a.closed is None
 
