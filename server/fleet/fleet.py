@@ -77,6 +77,7 @@ class Fleet:
         self._processes: dict[int, Process] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._news = asyncio.Event()
+        self._fatal: StartFailed | None = None
         self._leaving = False
         self._ready = False
         self._started = time.monotonic()
@@ -98,6 +99,8 @@ class Fleet:
                 await self._turn()
                 if fronting.done():
                     raise StartFailed(f"the balancer: {fronting.exception()}")
+                if self._fatal is not None:
+                    raise self._fatal
                 if self._roster.hopeless and not self._leaving:
                     raise StartFailed("no replica can start; what they wrote is above")
         finally:
@@ -157,8 +160,8 @@ class Fleet:
         del self._processes[number]
         log.log(logging.INFO if status == 0 else logging.WARNING, "r%d has ended with status %d", number, status)
         self._roster.ended(number, time.monotonic(), could_start=status != START_FAILED)
-        if status == START_FAILED and not self._ready:
-            raise StartFailed(f"r{number} cannot start; what it wrote is above")
+        if status == START_FAILED and not self._ready and not self._leaving:
+            self._fatal = StartFailed(f"r{number} cannot start; what it wrote is above")
         self._news.set()
 
     async def _probe(self) -> None:
