@@ -4,6 +4,8 @@
   kill     SIGKILL of an active replica, with 300 clients: its clients are back in time, the others notice nothing
   roll     a rolling restart of all under load: no admitted frame is lost
   scale    1, 2 and 4 replicas on a simulated device: goodput beside what one brings
+  redis    what goes through Redis while frames do, and what clients notice when it is away for a minute
+  hosts    deploy/haproxy on hosts of their own (network namespaces; needs root): one vanishes without a word
 
 \b
   python -m framelane.loadtests.fleet_check
@@ -34,8 +36,10 @@ from framelane.loadtests.faults.__main__ import show
 from framelane.loadtests.faults.lab import sharpness_options
 from framelane.loadtests.faults.pictures import told_apart
 from framelane.loadtests.faults.report import Report, at_least, at_most
+from framelane.loadtests.fleet_hosts import cable_pulled
 from framelane.loadtests.fleet_lab import FleetServer
 from framelane.loadtests.fleet_load import Crowd
+from framelane.loadtests.fleet_redis import RedisServer, away, nothing_per_frame
 from framelane.loadtests.generator import FrameFile
 from framelane.loadtests.processes import Process, StartFailed, busy_seconds, cores
 from framelane.loadtests.tally import Tally
@@ -44,9 +48,8 @@ _BEFORE_S = 5.0
 _AFTER_S = 6.0
 _BACK_S = 3.0
 _BEYOND_HINT_S = 1.0
-
-
 _FULL_CPU = 0.9
+_BALANCER = Path("deploy/haproxy/haproxy.cfg")  # of the checkout that this runs in
 
 
 class Lab(NamedTuple):
@@ -183,11 +186,40 @@ def _goodput(lab: Lab, count: int) -> tuple[float, float]:
         fleet.stop()
 
 
-CHECKS: dict[str, Callable[[Lab], Awaitable[Report]]] = {"kill": killed, "roll": rolled, "scale": scaled}
+async def with_redis(lab: Lab) -> list[Report]:
+    """What Redis is to a fleet."""
+    server = RedisServer(lab.folder)
+    await asyncio.to_thread(server.start)
+    try:
+        fleet = await asyncio.to_thread(lab.fleet, "redis", "--redis", server.url)
+        try:
+            async with lab.crowd(fleet) as crowd:
+                await asyncio.sleep(_BEFORE_S)
+                bytes_told = await nothing_per_frame(fleet, server, crowd, 5.0 if lab.quick else 20.0)
+                return [bytes_told, await away(fleet, server, crowd, 6.0 if lab.quick else 60.0)]
+        finally:
+            await asyncio.to_thread(fleet.stop)
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
-async def _one(name: str, lab: Lab) -> Report:
-    return await CHECKS[name](lab)
+async def on_hosts(lab: Lab) -> Report:
+    """A host of three vanishes."""
+    return await cable_pulled(lab.folder, _BALANCER, min(lab.clients, 30), lab.quick)
+
+
+CHECKS: dict[str, Callable[[Lab], Awaitable[Report | list[Report]]]] = {
+    "kill": killed,
+    "roll": rolled,
+    "scale": scaled,
+    "redis": with_redis,
+    "hosts": on_hosts,
+}
+
+
+async def _one(name: str, lab: Lab) -> list[Report]:
+    found = await CHECKS[name](lab)
+    return found if isinstance(found, list) else [found]
 
 
 def run(names: tuple[str, ...], lab: Lab) -> tuple[list[Report], list[str]]:
@@ -197,7 +229,7 @@ def run(names: tuple[str, ...], lab: Lab) -> tuple[list[Report], list[str]]:
     for name in names:
         lab.say(name)
         try:
-            reports.append(asyncio.run(_one(name, lab)))
+            reports += asyncio.run(_one(name, lab))
         except (StartFailed, TimeoutError, OSError) as error:
             failures.append(f"{name}: {type(error).__name__}: {error}")
         except KeyboardInterrupt:

@@ -47,6 +47,11 @@ HARNESSES: dict[str, Harness] = {
         "a session's own cost, and all that is promised of a card where one is",
     ),
     "diagnose": Harness("diagnose", (), "five planted bottlenecks are named, and the headroom is right"),
+    "fleet": Harness(
+        "fleet_check",
+        ("-o", "out/fleet.json"),
+        "replicas die, are restarted in turn, share a Redis, and scale: what clients notice",
+    ),
     "sweep": Harness("sweep_command", ("planted",), "planted bottlenecks are named, every other explanation falsified"),
 }
 

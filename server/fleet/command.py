@@ -27,7 +27,19 @@ from .fleet import Fleet, FleetConfig
 from .front import Front, HAProxy, SharedPort, find_haproxy
 from .layout import MOST_REPLICAS, Layout, Member, lay_out
 
-_OWN = ("host", "port", "shared_port", "device", "workers", "tls_cert", "tls_key", "drain_wait", "trusted_proxies")
+_OWN = (
+    "host",
+    "port",
+    "shared_port",
+    "device",
+    "workers",
+    "tls_cert",
+    "tls_key",
+    "drain_wait",
+    "trusted_proxies",
+    "record",
+    "trace",
+)
 """Settings of which each replica gets its own; the others are passed on as they were given."""
 
 
@@ -160,6 +172,9 @@ def _commands(
         neighbours = sum(other.device == member.device for other in layout.members)
         if settings.gpu_density == 1:
             own += ["--gpu-density", str(neighbours)]  # its slots share a card's memory with theirs
+        for key in ("record", "trace"):
+            if getattr(settings, key):
+                own += [f"--{key}", f"{getattr(settings, key)}.{member.name}"]
         workers = settings.workers or layout.workers
         if workers:
             own += ["--workers", str(workers)]

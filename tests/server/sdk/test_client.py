@@ -125,6 +125,19 @@ async def test_client_that_comes_back_shows_its_ticket():
     assert [hello["resume"] for hello in hellos] == ["", "abc"]
 
 
+async def test_an_operators_words_are_passed_on_and_change_nothing():
+    async def talk(server: Server) -> None:
+        await server.greet()
+        await server.say("notice", text="Back in five minutes")
+        await server.answer(x=1)
+        await server.until_left()
+
+    heard: list[str] = []
+    async with server(talk) as url, Client(url, on_notice=heard.append) as client:
+        assert (await client.infer(b"1")).fields == {"x": 1}
+    assert heard == ["Back in five minutes"]
+
+
 async def test_infer_waits_for_its_own_answer():
     async def echo(there: Server) -> None:
         await there.greet()
