@@ -32,10 +32,10 @@ import click
 from rich.console import Console
 
 from framelane.loadtests.bench import machine
-from framelane.loadtests.faults.__main__ import show
 from framelane.loadtests.faults.lab import sharpness_options
 from framelane.loadtests.faults.pictures import told_apart
 from framelane.loadtests.faults.report import Report, at_least, at_most
+from framelane.loadtests.faults.table import show
 from framelane.loadtests.fleet_hosts import cable_pulled
 from framelane.loadtests.fleet_lab import FleetServer
 from framelane.loadtests.fleet_load import Crowd

@@ -34,7 +34,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from framelane.loadtests.bench import machine
 from framelane.loadtests.processes import StartFailed
@@ -45,6 +44,7 @@ from .inputs import bad_inputs
 from .lab import Lab
 from .report import Report
 from .soak import soak
+from .table import show
 
 FAULTS: dict[str, Callable[[Lab], Awaitable[Report]]] = {
     "slot-kill": processes.slot_killed,
@@ -88,23 +88,6 @@ def run(names: tuple[str, ...], lab: Lab) -> tuple[list[Report], list[str]]:
 
 async def _one(name: str, lab: Lab) -> Report:
     return await FAULTS[name](lab)
-
-
-def show(reports: list[Report], console: Console) -> None:
-    """The table, and below it each fault's own figures."""
-    table = Table("fault", "frames lost", "time to recover", "connections lost", "leftovers", "")
-    for report in reports:
-        table.add_row(*report.row())
-    console.print(table)
-    details = Table("fault", "", "measured", "bar", "")
-    for report in reports:
-        for figure in report.figures:
-            name, value, _spread, bar, _goal, verdict = figure.row()
-            details.add_row(report.fault, name, value, bar, verdict)
-    console.print(details)
-    for report in reports:
-        if report.note:
-            console.print(f"{report.fault}: {report.note}")
 
 
 @click.command(help=__doc__)
