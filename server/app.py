@@ -130,7 +130,7 @@ class Replica:
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, watch, server))
-        joined = asyncio.create_task(together.run())
+        together.start()
         pool.keeper.on_fatal = slots.keeper.on_fatal = self._give_up
         try:
             await self._start(pool, slots, exchange, sockets[-1])
@@ -148,7 +148,6 @@ class Replica:
             auditing.cancel()
             await self._take_down(server, serving, pool, slots)
             await together.left()
-            joined.cancel()
             auditor.close()
             for sock in sockets:
                 sock.close()

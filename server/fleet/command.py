@@ -165,10 +165,10 @@ def _commands(
         if settings.redis:
             own += ["--replica-name", f"{socket.gethostname()}-{member.name}"]
         own += ["--tls-cert", "", "--tls-key", ""]  # the balancer's
+        balancer = "" if shared_port else "127.0.0.1"  # it says for whom it asks
+        own += ["--trusted-proxies", ",".join(filter(None, (settings.trusted_proxies, balancer)))]
         if shared_port:
             own = ["--host", settings.host, *own[2:], "--shared-port", str(shared_port)]
-        else:  # HAProxy says for whom it asks
-            own += ["--trusted-proxies", ",".join(filter(None, (settings.trusted_proxies, "127.0.0.1")))]
         neighbours = sum(other.device == member.device for other in layout.members)
         if settings.gpu_density == 1:
             own += ["--gpu-density", str(neighbours)]  # its slots share a card's memory with theirs

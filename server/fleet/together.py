@@ -47,6 +47,7 @@ class Together(Abroad):
         self._peers = Peers(replica, most)
         self._moved: dict[bytes, tuple[float, float]] = {}  # digest of a ticket → since when it waits, and until when
         self._channel: Channel | None = None
+        self._running: asyncio.Task[None] | None = None
         self.limited = most is not None
         self.notices = 0
         self.kicks = 0
@@ -61,6 +62,10 @@ class Together(Abroad):
 
         self._channel = Channel(url, fleet, self._replica, self._beat, self._hear)
         self._exchange.reception.abroad = self
+
+    def start(self) -> None:
+        """``run`` until this replica has left."""
+        self._running = asyncio.create_task(self.run())
 
     async def run(self) -> None:
         """Keep the way to the others open until it is cancelled; nothing to do without one."""
@@ -134,6 +139,8 @@ class Together(Abroad):
         """This replica has drained: it is the next one's turn."""
         if self._channel is not None:
             await self._channel.turn_over()
+        if self._running is not None:
+            self._running.cancel()
 
     # -- Abroad ------------------------------------------------------------------------------------------------------
 
