@@ -306,9 +306,9 @@ def _half(spec: ModelSpec, device: Device, tuning: Tuning | None) -> float:
 
 
 def _memory(device: Device) -> int:
-    """Bytes in use: of the card, or the most that this process has had."""
+    """Bytes in use: of the card, or of this process."""
     if device.kind == "cpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     try:
         free, total = Card(device.index).free_memory()
     except CudaError:

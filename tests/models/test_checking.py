@@ -1,5 +1,8 @@
 """``framelane models check``: what it finds out about models whose faults are known, and what it writes."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +55,20 @@ def test_the_bundled_models_are_described_as_their_own_toml_does() -> None:
     assert set(report.run_ms) == {1, 2, 4}
     assert report.spec.max_batch == 4
     assert report.unsafe == ""
-    assert report.memory > 0
     assert report.nodes == {"CPUExecutionProvider": sum(report.nodes.values())}
     assert [(t.name, t.dtype, t.shape) for t in report.spec.outputs] == [
         (t.name, t.dtype, t.shape) for t in spec.outputs
     ]
+
+
+def test_the_report_for_programs_tells_memory_and_leaves_no_file(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(Registry([]).get("blazeface_short").path.read_bytes())
+    command = [sys.executable, "-m", "framelane.models.check_command", str(model), "--max-batch", "2", "--json"]
+    report = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    assert 1 << 20 < report["memory"] < 1 << 28
+    assert set(report["run_ms"]) == {"1", "2"}
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 def test_the_toml_that_is_written_opens_the_model(tmp_path: Path) -> None:
