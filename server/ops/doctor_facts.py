@@ -7,6 +7,7 @@ import itertools
 import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Sequence
@@ -36,7 +37,6 @@ def gather(settings: Settings, device: Device, gpu: GpuFacts | None, processes: 
     cards = Cards()
     cards.read()
     cards.close()
-    redis = str(getattr(settings, "redis", "") or "")
     return Facts(
         machine=read_machine(),
         device=device,
@@ -56,24 +56,33 @@ def gather(settings: Settings, device: Device, gpu: GpuFacts | None, processes: 
         oom_kills=_table(_CGROUP / "memory.events").get("oom_kill", 0),
         mps_clients=_mps_clients(),
         nvml_problem=cards.problem,
-        redis=redis,
-        redis_problem=redis_problem(redis) if redis else "",
+        redis=_shown(settings.redis),
+        redis_problem=redis_problem(settings.redis) if settings.redis else "",
     )
 
 
 def redis_problem(url: str) -> str:
     """Why the Redis at this address does not answer a PING; empty when it does (one that wants a password does)."""
     parts = urlsplit(url)
+    host = parts.hostname or "localhost"
     try:
-        with socket.create_connection((parts.hostname or "localhost", parts.port or 6379), _PATIENCE_S) as sock:
+        with socket.create_connection((host, parts.port or 6379), _PATIENCE_S) as sock:
             sock.settimeout(_PATIENCE_S)
-            sock.sendall(b"PING\r\n")
-            answer = sock.recv(64)
-    except OSError as error:
+            secure = parts.scheme == "rediss"
+            with ssl.create_default_context().wrap_socket(sock, server_hostname=host) if secure else sock as channel:
+                channel.sendall(b"PING\r\n")
+                answer = channel.recv(64)
+    except OSError as error:  # what TLS refuses is one, too
         return f"no connection: {error}"
     if answer.startswith((b"+PONG", b"-NOAUTH")):
         return ""
     return f"it answers {answer!r} to PING, so it is no Redis"
+
+
+def _shown(url: str) -> str:
+    """An address without the name and the password that it may have."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}" if url else ""
 
 
 def _models(folders: Sequence[str]) -> tuple[tuple[str, ...], str]:

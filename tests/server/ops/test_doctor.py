@@ -97,6 +97,13 @@ def test_this_machine_is_looked_at_with_its_own_settings() -> None:
     assert "face_landmark" in here.models
 
 
+def test_the_password_of_redis_is_not_told() -> None:
+    there = gather(Settings(redis="redis://me:secret@127.0.0.1:1/0", port=0), parse_device("cpu"), CPU, 3, "")
+    assert there.redis == "redis://127.0.0.1:1"
+    assert "no connection" in there.redis_problem
+    assert not [finding for finding in examine(there) if "secret" in finding.found + finding.cure]
+
+
 @pytest.mark.parametrize(("says", "problem"), [(b"+PONG\r\n", ""), (b"HTTP/1.1 400", "no Redis")])
 def test_redis_is_asked_whether_it_is_one(says: bytes, problem: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
