@@ -104,7 +104,7 @@ def main(output: Path, url: str, serve: tuple[str, ...], **given: Any) -> None:
     facts = {**tools.machine_facts(), "users": f"{given['users']}, {given['door']}, {given['audience']}"}
     subject = pages.Subject(
         fps=given["fps"], audience=given["audience"], shape=given["shape"], objective=objective, facts=facts,
-        own_server=not url,
+        own_server=not url, cores=cores(),
     )  # fmt: skip
     with (
         tools.failing(ValueError, OSError, ReplayError, http.client.HTTPException, msgspec.MsgspecError),

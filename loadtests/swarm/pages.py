@@ -13,6 +13,7 @@ from framelane.loadtests.charts import Limit, LineChart, Series
 from framelane.loadtests.overload import books
 from framelane.loadtests.overload.outcomes import SICK_LAG_MS, Summary
 from framelane.loadtests.report import Cell, Finding, Report, Section, Table, Tone
+from framelane.loadtests.windows import DISTURBED
 
 from . import findings
 from .findings import Level, Objective, UserFigures
@@ -47,6 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     objective: Objective
     facts: dict[str, Any]
     own_server: bool = False
+    cores: int = 1
 
 
 def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict, list[UserFigures]]:
@@ -85,6 +87,7 @@ def describe(subject: Subject, course: Course) -> tuple[Report, findings.Verdict
         title=title,
         findings=(
             *_found(levels, subject),
+            *_disturbance(course, subject),
             *_drift(levels, course, subject),
             *_connections(found, subject),
             *_books(course, found, subject),
@@ -144,6 +147,14 @@ def _found(levels: Sequence[Level], subject: Subject) -> list[Finding]:
         shares = ", ".join(f"{level.tracked:.0%} with {level.users}" for level in tracked)
         found.append(Finding(f"tracked, so without the detector: {shares} users"))
     return found
+
+
+def _disturbance(course: Course, subject: Subject) -> list[Finding]:
+    """What other programs took away, on a machine whose cores are known."""
+    if course.foreign <= DISTURBED * subject.cores:
+        return []
+    text = f"other programs of the generator's machine used {course.foreign:.2f} of its {subject.cores} cores meanwhile"
+    return [Finding(f"{text}: if the server runs here too, it had that much less", "open")]
 
 
 def _drift(levels: Sequence[Level], course: Course, subject: Subject) -> list[Finding]:
