@@ -199,7 +199,7 @@ def test_every_query_of_the_dashboard_has_data(build: Any, scraper: Scraper, exp
         used = set(NAME.findall(RECORDED.sub("", query)))
         assert used <= exposed | GPU, title
         if not used & GPU:
-            wait_until(lambda query=query: scraper.query(query), f"{title} has data: {query}", patience=10)
+            wait_until(lambda query=query: scraper.query(query), f"{title} has data: {query}")
         else:
             scraper.query(query)  # it parses; nothing here has a GPU
 
