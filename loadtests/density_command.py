@@ -21,7 +21,6 @@ from framelane.loadtests.density_report import Money, Searched, make_report, sho
 from framelane.loadtests.density_run import Machine, Measuring
 from framelane.loadtests.density_trials import Measured, Notebook, Question, read_trials
 from framelane.loadtests.processes import StartFailed
-from framelane.loadtests.windows import Vanished
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SHARE = click.FloatRange(0, 1)
@@ -81,7 +80,7 @@ def main(trials_file: Path | None, restart: bool, output: Path, **given: Any) ->
     """
     out = tools.console()
     failed: dict[Layout, str] = {}
-    with tools.failing(DensityError, CostError, Vanished, OSError, ValueError):
+    with tools.failing(DensityError, CostError, OSError, ValueError):
         search, price = _asked(given), _price(given["price"], given["prices"])
         facts: dict[str, Any] = {"trials": str(trials_file)} if trials_file else tools.machine_facts()
         question = _question(facts.get("cpu", ""), given)
