@@ -2,8 +2,9 @@
 
 A resource (``pressure.py``) is a limit when it is taken for ``_FULL`` of the time, or for ``_HIGH`` of it while frames
 are lost or clients are held back. Where the cores are full, perhaps of other programs, everybody waits for them and
-looks busy: then what counts is who is busiest without that waiting. Slow clients go before, since results that nobody
-reads cost compute, too; places that are all taken come after: they limit only what compute would allow.
+looks busy: then what counts is who is busiest without that waiting, unless others have taken most of the cores and so
+slow all down alike. Slow clients go before, since results that nobody reads cost compute, too; places that are all
+taken come after: they limit only what compute would allow.
 
 ``diagnose`` is pure: a window in, a diagnosis out. The names of the limits are part of the interface: of /v1/status,
 /metrics, /ops, `framelane top` and reports.
@@ -26,6 +27,7 @@ _LOST = 0.02
 _SHED = 0.05
 _UNREAD = 0.2
 _FAN_OUT = 3.0
+_MOSTLY = 0.5
 
 
 class Limit(StrEnum):
@@ -89,7 +91,7 @@ def _fullest(window: Window, facts: Facts, found: Pressures) -> Limit | None:
     wanting, cores_full = lost(window) > _LOST or window.held_back, found.cores >= CORES_FULL
     if max(taken.values()) < (_HIGH if wanting else _FULL) and not (wanting and cores_full):
         return None
-    if cores_full:
+    if cores_full and window.others < _MOSTLY * window.cores:
         taken = {
             Limit.SLOTS: found.slots_running,
             Limit.PREPROCESS: found.workers_running,

@@ -121,6 +121,16 @@ def test_programs_that_have_taken_the_cores_are_named() -> None:
     assert "other programs use them" in said.advice
 
 
+def test_where_others_have_taken_the_cores_the_busiest_is_the_limit_however_little_it_gets() -> None:
+    """As measured beside nine others: 91 % busy, nearly all of it waiting for a core, as is the event loop."""
+    seen = window(loads=[
+        Load("gateway", "gateway", "active", 0.83, 0.08, 0.75),
+        Load("worker", "worker-0", "active", 0.91, 0.06, 0.85),
+        Load("slot", "slot-0", "active", 0.23, 0.01, 0.1),
+    ], cores=2.0, others=1.8, dropped_fps={"superseded": 300.0})  # fmt: skip
+    assert found(seen).limit is Limit.PREPROCESS
+
+
 def test_headroom_follows_from_the_capacity_while_little_is_known() -> None:
     said = found(window(slots=0.1))
     assert (said.limit, said.headroom_users) == (Limit.IDLE, 90)
