@@ -105,6 +105,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self) -> None:
         """Say 429 and read on for a moment: closed at once, the connection would be reset before the answer is read."""
         self._refused = True
+        if self._gate is None or not self._gate.patient:
+            self.transport.abort()
+            return
         self.transport.write(_TOO_MANY)
         if self.transport.can_write_eof():
             self.transport.write_eof()

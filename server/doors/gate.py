@@ -22,6 +22,7 @@ from framelane.server.lanes.accounts import Accounts
 from framelane.server.protocol import Refusal
 
 MOST_STRANGERS = 1000
+MOST_LEAVING = 200
 RETRY_S = 5
 _BURST_S = 5.0
 _MOST_REMEMBERED = 20_000
@@ -64,6 +65,7 @@ class Gate:
         self._most_strangers = strangers
         self._clock = clock
         self._inside: dict[Any, str] = {}
+        self._refused: set[Any] = set()
         self._strangers: dict[Any, None] = {}  # in the order in which they came
         self._counts: Counter[str] = Counter()
         self._moments: dict[str, float] = {}
@@ -74,11 +76,18 @@ class Gate:
         address = "" if self.trusts(host) else group_of(host)
         allowed = not address or self.enter(address)
         self._inside[comer] = address if allowed else ""
-        if allowed:
+        if not allowed:
+            self._refused.add(comer)
+        else:
             self._strangers[comer] = None
             if len(self._strangers) > self._most_strangers:
                 self._displace()
         return allowed
+
+    @property
+    def patient(self) -> bool:
+        """Whether there is time to let those go politely who are refused, or too many of them are on their way."""
+        return len(self._refused) <= MOST_LEAVING
 
     def replace(self, comer: Any, by: Any) -> None:
         """The same connection under another protocol: a request has become a websocket, still without a lane."""
@@ -98,6 +107,7 @@ class Gate:
     def left(self, comer: Any) -> None:
         """The connection has ended."""
         self._strangers.pop(comer, None)
+        self._refused.discard(comer)
         self.leave(self._inside.pop(comer, ""))
 
     def enter(self, address: str) -> bool:

@@ -272,6 +272,20 @@ async def test_connections_of_one_address_are_counted_whatever_it_says_of_itself
         assert gateway.exchange.accounts.turned_away["rate_limited"] == 2
 
 
+async def test_flood_of_one_address_is_cut_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framelane.server.doors.gate.MOST_LEAVING", 3)
+    async with limited(per_address=0, rate=0.001) as gateway:
+        assert (await knock(gateway, {}))[0] == 101
+        waiting = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(6)]
+        answers = []
+        for reader, writer in waiting:
+            with contextlib.suppress(ConnectionError):
+                answers.append(await reader.read(12))
+            writer.transport.abort()
+        assert [answer for answer in answers if answer] == [b"HTTP/1.1 429"] * 3
+        await gateway.until(lambda: not gateway.doors.gate._refused)
+
+
 async def test_client_of_the_kit_comes_back_when_there_is_room_again() -> None:
     async with limited(per_address=1) as gateway:
         first, second = Client(gateway.http), Client(gateway.http)
