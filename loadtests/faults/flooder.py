@@ -38,7 +38,7 @@ class Flood:
     def __init__(self, kind: str, port: int) -> None:
         self._kind = kind
         self._port = port
-        self._kept: set[asyncio.StreamWriter] = set()
+        self._kept: set[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
         self.made = self.ended = 0
 
@@ -67,7 +67,7 @@ class Flood:
             if self._kind == "handshakes":
                 writer.transport.abort()
             else:
-                self._kept.add(writer)
+                self._kept.add((reader, writer))
         except (OSError, EOFError, TimeoutError):
             self.ended += 1
         finally:
@@ -77,9 +77,10 @@ class Flood:
         """A byte of every slow head now and then; whoever was shut out is forgotten."""
         while True:
             await asyncio.sleep(_DRIP_S)
-            for writer in list(self._kept):
-                if writer.transport.is_closing():
-                    self._kept.discard(writer)
+            for reader, writer in list(self._kept):
+                if writer.transport.is_closing() or reader.at_eof():
+                    self._kept.discard((reader, writer))
+                    writer.transport.abort()
                     self.ended += 1
                 elif self._kind == "slow-heads":
                     writer.write(b"x")
