@@ -71,6 +71,7 @@ def test_every_fault_says_what_it_is() -> None:
     assert all(fault.__doc__ for fault in FAULTS.values())
 
 
+@pytest.mark.prove
 def test_a_clock_that_jumps_is_noticed_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         clock_module.library()
