@@ -32,7 +32,7 @@ _DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.ex
 @pytest.fixture
 def fleet(logs: Path) -> Iterator[FleetServer]:
     require_program("haproxy")
-    server = FleetServer(("--pipeline", "echo", "--device", "cpu"), logs / "fleet.log")
+    server = FleetServer(("--pipeline", "echo", "--device", "cpu", "--deadline-ms", "20000"), logs / "fleet.log")
     try:
         yield server
     finally:
