@@ -102,15 +102,18 @@ def test_every_envelope_is_read_or_refused_by_name_and_leaves_nothing_behind(cou
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [3000, pytest.param(100_000, id="long", marks=pytest.mark.prove)])
 def test_token_that_was_changed_is_refused_by_name(count: int) -> None:
+    """What is let in all the same (base64 can write one signature in several ways) says what a good one said."""
     tokens = Tokens([KEY], "here")
-    for data in stream(1, [TOKEN.encode(), mint(KEY, "here", 1000.0).encode()], count):
-        shown = data.decode("latin-1")
+    given = [TOKEN, mint(KEY, "here", 1000.0)]
+    good = [tokens.check(token, 1001.0) for token in given]
+    refusals = 0
+    for data in stream(1, [token.encode() for token in given], count):
         try:
-            tokens.check(shown, 1001.0)
+            assert tokens.check(data.decode("latin-1"), 1001.0) in good
         except Refused as refused:
             assert refused.code == "unauthorized"  # noqa: PT017
-        else:
-            assert shown.rpartition(".")[0] in {TOKEN.rpartition(".")[0], shown.rpartition(".")[0]}
+            refusals += 1
+    assert refusals > 0.9 * count
 
 
 HELLO = {
