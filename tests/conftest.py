@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+pytest.register_assert_rewrite("e2e.clients", "e2e.servers")  # before any test imports them
+
 
 @functools.cache
 def gpu_present() -> bool:

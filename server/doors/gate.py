@@ -130,11 +130,13 @@ class Gate:
         if not self._interval_s:
             return True
         now = self._clock()
-        moment = max(self._moments.get(address, 0.0), now) + self._interval_s
-        if moment - now > max(_BURST_S, self._interval_s):
+        moment = max(self._moments.get(address, 0.0), now)
+        if moment - now > max(_BURST_S - self._interval_s, 0.0):
             return False
         self._moments.pop(address, None)
-        self._moments[address] = moment  # at the end: they lie in the order in which they were last heard of
+        self._moments[address] = (
+            moment + self._interval_s
+        )  # at the end: they lie in the order in which they were last heard of
         if len(self._moments) > _MOST_REMEMBERED:
             del self._moments[next(iter(self._moments))]
         return True

@@ -30,9 +30,10 @@ class Rate:
         frames_at = lane.frames_at if lane.frames_at > now else now
         bytes_at = lane.bytes_at if lane.bytes_at > now else now
         frame_s, bytes_s = self._per_frame, size * self._per_byte
-        if frames_at + frame_s - now > (_BURST_S if frame_s < _BURST_S else frame_s):
+        # Not "does it end within the burst?": now + x - now may be more than x, and refuse the first of all.
+        if frames_at - now > (_BURST_S - frame_s if frame_s < _BURST_S else 0.0):
             return False
-        if bytes_at + bytes_s - now > (_BURST_S if bytes_s < _BURST_S else bytes_s):
+        if bytes_at - now > (_BURST_S - bytes_s if bytes_s < _BURST_S else 0.0):
             return False
         lane.frames_at, lane.bytes_at = frames_at + frame_s, bytes_at + bytes_s
         return True

@@ -4,12 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from e2e.servers import Serve, serving
 
-pytest.register_assert_rewrite("e2e.clients", "e2e.servers")
-
-from e2e.servers import Serve, serving  # noqa: E402 - after its asserts are to be rewritten
-
-from support import ROOT  # noqa: E402
+from support import ROOT
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,8 @@ def test_window_over_a_server_and_one_over_the_bare_loop(stage):
 
 
 def test_tracked_landmarks_are_compared_with_the_plain_ones():
-    found = compare(seeds=1, frames=10, fps=30.0, motion=1.0)
-    assert found["frames"] == 10
+    found = compare(seeds=1, frames=20, fps=30.0, motion=1.0)
+    assert found["frames"] == 20
     assert found["tracked_percent"] > 50
     assert 0 < found["mean_error_percent"] < 2
 

@@ -29,6 +29,15 @@ def test_frame_larger_than_a_seconds_worth_goes_alone() -> None:
     assert accepted(Rate(0, 1000), 5000, 1.0, 60) == 12
 
 
+@pytest.mark.parametrize("rate", [Rate(1 / 3, 0), Rate(0, 1 / 3)])
+def test_first_of_all_goes_at_any_time_however_slow_the_rate(rate: Rate) -> None:
+    """Times of ``time.monotonic()``, whose sums are not exact."""
+    from framelane.server.lanes.lane import Lane
+
+    times = [7890.1 + index * 0.37 for index in range(500)]
+    assert all(rate.allows(Lane(WEBSOCKET, None), 1, now) for now in times)  # type: ignore[arg-type]
+
+
 def test_both_limits_hold() -> None:
     assert accepted(Rate(10, 1000), 10, 0.01, 60) == pytest.approx(610, abs=2)
     assert accepted(Rate(10, 1000), 1000, 0.01, 60) == pytest.approx(61, abs=2)

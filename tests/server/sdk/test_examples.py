@@ -134,6 +134,6 @@ def test_first_client_for_python_runs(server, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     ready, answer = done.stdout.splitlines()
     assert ready.startswith("['ready', {")
-    score, x, y = re.search(r"^(\S+) .*\[\s*(\S+)\s+(\S+)\s+\S+\]$", answer).groups()
+    score, x, y = re.search(r"^(\S+) .*\[\s*(\S+)\s+(\S+)\s+\S+\s*\]$", answer).groups()
     assert float(score) > 0.8
     assert (float(x), float(y)) == pytest.approx(NOSE_TIP, abs=2)
