@@ -2,10 +2,14 @@
 
 It asks for the lock now and then, from a thread that needs no lock to wait, and measures how long it takes to get it.
 Without it there is still the event loop's lag (``lag.py``): the loop is the one thread that does anything here.
+
+Only from Python 3.14 on. Older interpreters, when they end, make threads that ask for the lock exit from within; a
+thread of Rust answers that by aborting the process ("FATAL: exception not rethrown", status -6 after a good drain).
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 _POLL_US = 20_000
@@ -22,6 +26,8 @@ class Gil:
 
     def start(self) -> bool:
         """Begin; whether it can be measured here."""
+        if sys.version_info < (3, 14):
+            return False
         try:
             from gilknocker import KnockKnock
         except ImportError:
