@@ -14,7 +14,6 @@ import importlib.metadata
 import importlib.resources
 import logging
 import os
-import resource
 import shutil
 import socket
 import time
@@ -26,10 +25,8 @@ import uvicorn
 
 from framelane.models.registry import Registry
 from framelane.preprocess.children import StartFailed
-from framelane.preprocess.clip_reader import ClipLimits
-from framelane.preprocess.headers import Limits as ImageLimits
 from framelane.preprocess.memory import Memory, ModelCells
-from framelane.preprocess.pool import Pool, PoolConfig, describe_pipeline
+from framelane.preprocess.pool import Pool, describe_pipeline
 from framelane.preprocess.progress import PAGE_BYTES
 from framelane.preprocess.trace import merge, open_trace, parts_of
 
@@ -37,16 +34,13 @@ from .cautions import measured_cautions
 from .config import ConfigError, Settings
 from .doors.admin import AdminDoor
 from .doors.audit import AuditDoor
-from .doors.bounded_http import BoundedHttpProtocol
-from .doors.entrance import Entrance, names, tls_options, warn_of_open_door
+from .doors.entrance import Entrance, tls_options, warn_of_open_door
 from .doors.ops import OpsDoor
 from .doors.partial import PartialMessages
 from .doors.routes import Doors
-from .doors.transport import GatewayProtocol
 from .fleet.together import Together
 from .fleet.verbs import VerbsDoor
 from .lanes.exchange import Exchange
-from .lanes.limits import Limits
 from .ops.gil import Gil
 from .ops.gpu import Cards
 from .ops.lag import LoopLag
@@ -56,26 +50,22 @@ from .ops.tracing import Tracer, open_provider
 from .ops.watch import Watch, Watched
 from .plan import Plan
 from .proof import Proof
-from .protocol import MAX_RESULT_BYTES, max_message_bytes
+from .protocol import max_message_bytes
 from .signals import on_stop
-from .slots.auditor import Auditor, AuditorConfig
-from .slots.cards import make_tuning, uses_cards
-from .slots.supervisor import SlotRefused, SlotsConfig, Supervisor
+from .slots.auditor import Auditor
+from .slots.cards import uses_cards
+from .slots.supervisor import SlotRefused, Supervisor
+from .sockets import listen, raise_descriptor_limit
+from .wiring import auditor_config, lane_limits, pool_config, slots_config, uvicorn_config
 
 log = logging.getLogger("framelane")
 
-_PACKET_MARGIN = 4096
 _TICK_S = 0.1
-_WORKER_PATIENCE = 2.0  # a worker may decode a huge picture in one turn; a slot's turn is one run
-_USER_TIMEOUT_MS = 10_000
-_BACKLOG = 2048
 _PAGES_FOR_AUDIT = 2  # its worker's and its clip reader's
 _STOP_S = 0.5
 _CLOSE_S = 0.5
 _DRAIN_FIRST_MS = 500
 _DRAIN_SPREAD_MS = 5000
-_MOST_PARALLEL = 4
-_DESCRIPTORS = 65_536
 
 
 class Replica:
@@ -114,19 +104,18 @@ class Replica:
         """
         on_stop(self._draining.set)
         warn_of_open_door(self._settings)
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         tls = tls_options(self._settings)
         pool, slots, exchange = await self._build()
-        auditor = self._auditor = Auditor(pool, slots, self._auditor_config(exchange.limits.stateful), self._pages)
-        watch = self._watch = Watch(exchange, self, self._lag, self._plan.cores, self._gil)
-        if uses_cards(self._plan.device, self._plan.gpu):
-            watch.cards = Cards()
+        long_jobs = auditor_config(self._settings, self._plan, exchange.limits.stateful)
+        auditor = self._auditor = Auditor(pool, slots, long_jobs, self._pages)
+        watch = self._watch = self._watch_over(exchange)
         together = self._together = self._join(exchange)
-        sockets = self._listen()
+        sockets = listen(self._settings)
         if self._recorder is not None:
             self._recorder.start()
         self._gil.start()
-        server = _Server(self._uvicorn_config(self._doors(exchange, auditor, watch, together), tls))
+        server = _Server(uvicorn_config(self._settings, self._doors(exchange, auditor, watch, together), tls))
         serving = asyncio.create_task(server.serve(sockets=sockets))
         auditing = asyncio.create_task(auditor.run())
         ticking = asyncio.create_task(self._tick(pool, slots, exchange, auditor, watch, server))
@@ -194,65 +183,21 @@ class Replica:
             for model, spec in zip(described["models"], models, strict=True)
         ]
         self._slots = Supervisor(
-            SlotsConfig(
-                active=plan.active_slots,
-                standby=plan.standby_slots,
-                audit=plan.audit_slots,
-                hang_s=settings.hang_limit,
-                permits=settings.gpu_permits,
-                device=plan.device,
-                tuning=make_tuning(settings, plan.device, plan.active_slots, plan.gpu, len(models)),
-                trace=trace,
-                models=models,
-                cells=cells,
-                log_level=settings.logs,
-            ),
+            slots_config(settings, plan, models, cells, trace),
             self._pages,
         )
-        self._pool = Pool(self._pool_config(cells, trace), self._pages, self._slots)
+        self._pool = Pool(pool_config(settings, plan, cells, trace), self._pages, self._slots)
         self._pool.trace = open_trace(trace, "gateway")
-        limits = self._limits(described["stateful"])
+        limits = lane_limits(settings, plan, described["stateful"])
         parts = (self._pool, limits, time.monotonic, 0.0, self._entrance.passes)
         self._exchange = Exchange(*parts) if self._recorder is None else RecordedExchange(self._recorder, *parts)
         return self._pool, self._slots, self._exchange
 
-    def _pool_config(self, cells: list[ModelCells], trace: str) -> PoolConfig:
-        settings, plan = self._settings, self._plan
-        return PoolConfig(
-            workers=plan.workers,
-            credits=plan.credits,
-            pipeline=settings.pipeline,
-            options=settings.options,
-            models=cells,
-            limits=ImageLimits(max_bytes=settings.max_frame_bytes, max_pixels=settings.max_pixels),
-            frame_bytes=settings.max_frame_bytes,
-            packet_bytes=MAX_RESULT_BYTES + _PACKET_MARGIN,
-            first_page=plan.slots,
-            spares=plan.spare_workers,
-            cores=max(1, int(plan.cores)),
-            hang_s=_WORKER_PATIENCE * settings.hang_limit,
-            memory_limit=settings.worker_memory << 20,
-            audit=plan.can_audit,
-            search_path=os.getcwd(),
-            trace=trace,
-            log_level=settings.logs,
-        )
-
-    def _auditor_config(self, stateful: bool) -> AuditorConfig:
-        settings = self._settings
-        clip = ClipLimits(
-            frame_bytes=settings.max_frame_bytes,
-            max_pixels=settings.max_pixels,
-            memory_limit=settings.worker_memory << 20,
-            log_level=settings.logs,
-        )
-        return AuditorConfig(
-            clip=clip,
-            clip_bytes=settings.audit_bytes,
-            page=self._plan.processes + 1,
-            stateful=stateful,
-            retention_s=settings.audit_retention,
-        )
+    def _watch_over(self, exchange: Exchange) -> Watch:
+        watch = Watch(exchange, self, self._lag, self._plan.cores, self._gil)
+        if uses_cards(self._plan.device, self._plan.gpu):
+            watch.cards = Cards()
+        return watch
 
     def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch, together: Together) -> Doors:
         audit = AuditDoor(auditor, self, exchange.limits, exchange.passes)
@@ -275,60 +220,6 @@ class Replica:
         elif settings.fleet_clients is not None:
             raise ConfigError("fleet_clients needs redis: replicas that do not know each other cannot share places")
         return together
-
-    def _limits(self, stateful: bool) -> Limits:
-        settings = self._settings
-        return Limits(
-            pipeline=settings.pipeline,
-            stateful=stateful,
-            max_frame_bytes=settings.max_frame_bytes,
-            deadline_ms=settings.deadline_ms,
-            mailbox_bytes=settings.mailbox_bytes,
-            in_work=settings.in_work,
-            max_clients=settings.max_clients,
-            client_fps=settings.client_fps,
-            waiting_room=settings.waiting_room,
-            grace_s=settings.grace,
-            allowed_origins=names(settings.allowed_origins),
-            without_origin=settings.without_origin != "refuse",
-            allowed_hosts=tuple(name.lower() for name in names(settings.allowed_hosts)),
-            frames_per_s=settings.frame_limit,
-            bytes_per_s=settings.byte_limit,
-            idle_s=settings.idle_limit,
-            hello_timeout_s=settings.handshake_limit,
-            fairness=settings.fairness,
-            queue_depth=settings.queue_depth,
-            parallel=min(_MOST_PARALLEL, self._plan.workers),
-            stall_s=settings.stall_limit,
-            outbox_bytes=settings.outbox_bytes,
-        )
-
-    def _listen(self) -> list[socket.socket]:
-        settings = self._settings
-        if not settings.shared_port:
-            return [_listen(settings.host, settings.port)]
-        own = _listen("127.0.0.1", settings.port)
-        try:
-            return [own, _listen(settings.host, settings.shared_port, shared=True)]
-        except ConfigError:
-            own.close()
-            raise
-
-    def _uvicorn_config(self, app: Any, tls: dict[str, Any]) -> uvicorn.Config:
-        return uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http=BoundedHttpProtocol,
-            ws=GatewayProtocol,
-            ws_max_size=max_message_bytes(self._settings.max_frame_bytes),
-            ws_per_message_deflate=False,
-            timeout_graceful_shutdown=1,
-            server_header=False,
-            proxy_headers=False,  # `Doors` believes the trusted ones
-            **tls,
-        )
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -525,28 +416,6 @@ class Replica:
                 **({f"slot-{index}": why for index, why in slots.keeper.given_up.items()} if slots else {}),
             },
         }
-
-
-def _listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
-        # A client that acknowledges nothing for this long is cut by the kernel, with all that waits for it.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-        sock.bind((host, port))
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    return sock
-
-
-def _raise_descriptor_limit() -> None:
-    """Connections are descriptors: as many as the system grants, not the 1,024 that programs with `select` can take."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _DESCRIPTORS)), hard))
 
 
 class _Server(uvicorn.Server):

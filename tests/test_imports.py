@@ -36,6 +36,7 @@ MAY_IMPORT = {
     | MODEL_SIDE
     | {"framelane.server.ops", "framelane.server.plan", "framelane.server.options", "framelane.server.cautions"},
     "framelane.server.signals": set(),
+    "framelane.server.sockets": WORDS,
     "framelane.server.sdk": {"framelane.server.protocol", "framelane.server.errors"},
     "framelane.server.lanes": WORDS | MODEL_SIDE,
     "framelane.server.slots": WORDS | MODEL_SIDE,
@@ -50,7 +51,9 @@ MAY_IMPORT = {
     | MODEL_SIDE
     | BELOW_DOORS
     | {"framelane.server.ops", "framelane.server.doors", "framelane.server.plan", "framelane.server.proof"}
-    | {"framelane.server.cautions", "framelane.server.signals", "framelane.server.fleet"},
+    | {"framelane.server.cautions", "framelane.server.signals", "framelane.server.fleet"}
+    | {"framelane.server.sockets", "framelane.server.wiring"},
+    "framelane.server.wiring": WORDS | MODEL_SIDE | BELOW_DOORS | {"framelane.server.doors", "framelane.server.plan"},
     "framelane.server.cli": WORDS
     | MODEL_SIDE
     | BELOW_DOORS
