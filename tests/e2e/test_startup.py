@@ -43,7 +43,7 @@ BAD_OPTIONS = {
     "an unknown option of the pipeline": (["--option", "faces=2"], ["face_mesh", "faces"]),
     "an option that is no pair": (["--option", "max_faces"], ["max_faces", "key=value"]),
     "a wrong value for the pipeline": (["--option", "max_faces=many"], ["max_faces"]),
-    "a device that cannot be read": (["--device", "gpu"], ["gpu", "cuda[:N]"]),
+    "a device that cannot be read": (["--device", "gpu"], ["gpu", "cuda[:N,…]"]),
     "a simulation that cannot be read": (["--device", "sim:8:batch=no"], ["sim:8:batch=no", "sim:MS"]),
     "a folder of models that is not there": (["--models", "no/such/folder"], ["no/such/folder"]),
     "a host that is not of this machine": (["--host", "192.0.2.1"], ["192.0.2.1", "listen"]),
