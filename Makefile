@@ -32,8 +32,16 @@ help: ## list the targets
 serve: $(SERVE) ## run the server (needs no compiler, no GPU)
 	@$(VENV)/bin/framelane serve $(ARGS)
 
-test: $(DEV) ## run the tests; at most five minutes on two cores
-	@$(RUN) -m pytest -n 3 --dist loadfile $(ARGS)
+# Most of their time is waiting, so files run side by side; but those that watch processes closely have the machine alone.
+ALONE := tests/e2e tests/server/slots tests/server/doors/test_isolation.py
+
+test: $(DEV) ## run the tests; ARGS runs some of them
+ifeq ($(strip $(ARGS)),)
+	@$(RUN) -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	@$(RUN) -m pytest $(ALONE)
+else
+	@$(RUN) -m pytest $(ARGS)
+endif
 
 prove: $(DEV) ## run the long proofs: tests marked `prove`, then the harnesses
 	@$(RUN) -m pytest -m prove $(ARGS)
