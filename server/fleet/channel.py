@@ -33,6 +33,7 @@ from .pulse import BEAT_S, Pulse
 log = logging.getLogger("framelane.fleet")
 
 _CONNECT_S = 1.0
+_MOST_SENDING = 256  # a Redis that has stopped is noticed some beats later: until then this is what may wait for it
 _AGAIN_S = 1.0
 _LOCK_S = 60
 _TURN_PAUSE_S = 0.2
@@ -91,7 +92,7 @@ class Channel:
 
     def publish(self, message: Message) -> None:
         """Send to all replicas, soon; dropped and counted if they cannot be reached."""
-        if self._publisher is None or not self.works:
+        if self._publisher is None or not self.works or len(self._tasks) >= _MOST_SENDING:
             self.unsent += 1
             return
         task: asyncio.Task[object] = asyncio.create_task(self._publish(self._publisher, message))
