@@ -18,7 +18,12 @@ MODULES = modules_on_disk()
 # Arrows point down: cli → app → doors → lanes, slots → preprocess → models. `errors`, `protocol` and `config` hold
 # words that all of the server uses; `ops` is read by those who show or serve it, never by those it watches.
 MODEL_SIDE = {"framelane.preprocess", "framelane.models"}
-WORDS = {"framelane.server.errors", "framelane.server.protocol", "framelane.server.config"}
+WORDS = {
+    "framelane.server.errors",
+    "framelane.server.protocol",
+    "framelane.server.config",
+    "framelane.server.transitions",
+}
 PUBLIC = {"framelane.server.protocol", "framelane.server.sdk"}
 BELOW_DOORS = {"framelane.server.lanes", "framelane.server.slots"}
 MAY_IMPORT = {
@@ -26,6 +31,7 @@ MAY_IMPORT = {
     "framelane.preprocess": {"framelane.models"},
     "framelane.server": set(),  # its __init__ alone
     "framelane.server.errors": {"framelane.models"},
+    "framelane.server.transitions": {"framelane.models"},
     "framelane.server.protocol": {"framelane.server.errors"},
     "framelane.server.config": WORDS | MODEL_SIDE,
     "framelane.server.options": WORDS | MODEL_SIDE,

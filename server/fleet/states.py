@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from framelane.models.errors import FramelaneError
+from framelane.server import transitions
 
 
 class State(StrEnum):
@@ -42,18 +42,10 @@ FOLLOWERS: dict[State, frozenset[State]] = {
 }
 
 
-class IllegalTransition(FramelaneError):
-    """A replica was to change into a state that may not follow its own."""
-
-    code = "illegal_transition"
-
-
 def follow(state: State, new: State) -> State:
     """``new``, if it may follow ``state``.
 
     Raises:
-        IllegalTransition: naming both.
+        transitions.IllegalTransition: naming both.
     """
-    if new not in FOLLOWERS[state]:
-        raise IllegalTransition(f"a replica that is {state} cannot become {new}")
-    return new
+    return transitions.follow(FOLLOWERS, "a replica", state, new)

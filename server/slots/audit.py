@@ -23,8 +23,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from framelane.models.errors import FramelaneError
-
-from .states import IllegalTransition
+from framelane.server.transitions import follow
 
 
 class JobState(StrEnum):
@@ -134,11 +133,9 @@ class Job:
         """Change the state.
 
         Raises:
-            IllegalTransition: the new state may not follow the old one.
+            transitions.IllegalTransition: the new state may not follow the old one.
         """
-        if state not in FOLLOWERS[self.state]:
-            raise IllegalTransition(f"a job that is {self.state} cannot become {state}")
-        self.state = state
+        self.state = follow(FOLLOWERS, "a job", self.state, state)
         self.error = error
         if not FOLLOWERS[state]:
             self.ended = now

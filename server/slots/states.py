@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from framelane.models.errors import FramelaneError
+from framelane.server import transitions
 
 
 class State(StrEnum):
@@ -38,18 +38,10 @@ FOLLOWERS: dict[State, frozenset[State]] = {
 }
 
 
-class IllegalTransition(FramelaneError):
-    """A slot was to change into a state that may not follow its own."""
-
-    code = "illegal_transition"
-
-
 def follow(state: State, new: State) -> State:
     """``new``, if it may follow ``state``.
 
     Raises:
-        IllegalTransition: naming both.
+        transitions.IllegalTransition: naming both.
     """
-    if new not in FOLLOWERS[state]:
-        raise IllegalTransition(f"a slot that is {state} cannot become {new}")
-    return new
+    return transitions.follow(FOLLOWERS, "a slot", state, new)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from framelane.server.fleet.layout import Member
 from framelane.server.fleet.roster import MISSES, UNWELL_S, Action, Roster, Verb
-from framelane.server.fleet.states import IllegalTransition, State, follow
+from framelane.server.fleet.states import State, follow
+from framelane.server.transitions import IllegalTransition
 
 DRAIN_S = 15.0
 

@@ -11,8 +11,8 @@ from replica import descriptors, until
 from framelane.server.slots.audit import FOLLOWERS, AuditRefused, Job, JobState, Ledger, Step
 from framelane.server.slots.nameless import FileClosed
 from framelane.server.slots.spool import Spool, SpoolFull
-from framelane.server.slots.states import IllegalTransition
 from framelane.server.slots.uploads import Upload, UploadFailed
+from framelane.server.transitions import IllegalTransition
 
 OVER = [JobState.DONE, JobState.FAILED, JobState.CANCELLED]
 

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from framelane.server.slots.states import FOLLOWERS, IllegalTransition, State, follow
+from framelane.server.slots.states import FOLLOWERS, State, follow
+from framelane.server.transitions import IllegalTransition
 
 ALLOWED = {
     ("starting", "standby"),
