@@ -134,6 +134,11 @@ class Child:
         """SIGKILL; its end shows on ``pidfd``."""
         self._process.kill()
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL has ended it, whoever sent that. Call after ``reap``."""
+        return self._process.returncode == -signal.SIGKILL
+
     def reap(self) -> int:
         """Collect the exit status of a process whose pidfd is readable, and close what belongs to it."""
         status = self._process.wait()

@@ -107,6 +107,8 @@ class Done(NamedTuple):
     """The frame ended its worker, or two slots."""
     lost: bool = False
     """Its worker died while it held the frame."""
+    suspected: bool = False
+    """``fatal`` is not certain: somebody else may have killed the worker (an operator, the kernel short of memory)."""
     report: Message | None = None
     """What its worker said of a result: when it began and finished, and where the time went (``messages.py``)."""
 
@@ -114,8 +116,8 @@ class Done(NamedTuple):
 class Worker:
     """One worker process, this incarnation of it."""
 
-    __slots__ = ("audit", "born", "cells", "child", "generation", "heartbeat", "index", "jobs", "ready", "serving",
-                 "slab")  # fmt: skip
+    __slots__ = ("audit", "born", "cells", "child", "generation", "heartbeat", "hung", "index", "jobs", "ready",
+                 "serving", "slab")  # fmt: skip
 
     def __init__(
         self, index: int, generation: int, child: Child, slab: Memory, cells: range, hang_s: float = 3.0
@@ -129,6 +131,7 @@ class Worker:
         self.ready = False
         self.serving = False
         self.audit = False
+        self.hung = False
         self.born = time.monotonic()
         self.heartbeat = Heartbeat(hang_s, self.born, functools.partial(waited_for_cpu, child.pid))
 
@@ -346,6 +349,7 @@ class Pool:
             pulse = worker.heartbeat.pulse(worker.child.progress.read().loops, now)
             if pulse is Pulse.HANGS:
                 self.hangs += 1
+                worker.hung = True
                 log.error("worker-%d (pid %d) hangs; it is put down", worker.index, worker.child.pid)
                 worker.child.kill()
             elif pulse is Pulse.SILENT:
@@ -411,11 +415,11 @@ class Pool:
         if worker.jobs:
             log.warning("worker-%d (pid %d) held %d frames", worker.index, worker.child.pid, len(worker.jobs))
         culprit = worker.child.progress.read().request
+        suspected = worker.child.was_killed and not worker.hung
         for request, (job, _cell) in worker.jobs.items():
             del self._holders[request]
-            fatal = request == culprit
-            lost = Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, fatal, lost=True)
-            self._tell(worker, lost)
+            lost = Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, request == culprit, lost=True)
+            self._tell(worker, lost._replace(suspected=suspected))
         worker.slab.close()
 
 

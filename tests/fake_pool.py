@@ -44,6 +44,7 @@ class FakePool:
         message: str = "",
         inference_s: float = 0.003,
         fatal: bool = False,
+        suspected: bool = False,
         **fields: Any,
     ) -> Job:
         """End a request (the oldest one) with a result that has `seq`, the frame's size, and `fields`."""
@@ -52,7 +53,7 @@ class FakePool:
         packet = b""
         if fate is Fate.OK:
             packet = encode_event(job.flavour, "result", {"seq": job.seq, "size": len(job.data), **fields})
-        self.on_done(Done(request, job, fate, packet, state, message, 0.0, inference_s, fatal))
+        self.on_done(Done(request, job, fate, packet, state, message, 0.0, inference_s, fatal, suspected=suspected))
         return job
 
 

@@ -60,9 +60,9 @@ class World:
             self.now = min(until, self.now + 0.1)
             self.exchange.tick()
 
-    def client(self, **hello: Any) -> tuple[Lane, Client]:
+    def client(self, *, address: str = "", **hello: Any) -> tuple[Lane, Client]:
         client = Client()
-        lane = self.exchange.admit(Hello(**hello), WEBSOCKET, client)
+        lane = self.exchange.admit(Hello(**hello), WEBSOCKET, client, address=address)
         self.exchange.greet(lane)
         return lane, client
 

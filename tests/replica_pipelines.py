@@ -118,6 +118,9 @@ class Commands(Pipeline):
             os._exit(0)
         return {"pid": pid}
 
+    async def do_crash(self, argument: str, lane: Lane) -> Result:
+        os._exit(7)
+
     async def do_exit(self, argument: str, lane: Lane) -> Result:
         os.kill(os.getpid(), signal.SIGKILL)
         return {}

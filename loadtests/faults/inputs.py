@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .hostile import CUT, Hostility, attack
+from .hostile import HELD, Hostility, attack
 from .lab import Lab, until
 from .load import Load
 from .pictures import plain
@@ -49,7 +49,7 @@ _TABLE, _ROOTS = 200, 150
 _FAULTS = (
     Hostility("the model raises", 201, "model fragile failed"),
     Hostility("the model returns NaN", 170, "model fragile returned NaN"),
-    Hostility("the model kills its slot", 255, CUT, fatal=True),
+    Hostility("the model kills its slot", 255, HELD, fatal=True),
 )
 _FIXED = 400
 """Rows of a matrix that every run squares, whatever its batch: milliseconds in which the next batch gathers."""

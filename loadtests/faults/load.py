@@ -25,6 +25,7 @@ _WINDOW = 2
 _QUIET_S = 3.0
 _ENTER_S = 60.0
 _SILENCE_S = 0.2
+_AGAIN_S = 0.1
 
 
 class Fate(NamedTuple):
@@ -44,6 +45,8 @@ class Load:
         pictures: client *n* sends ``pictures[n % len(pictures)]``.
         clients, fps: how many, and how often each.
         right: whether a result is the answer to the picture of this client.
+        address: where they call from.
+        returns: whether they come back, at once, when their connection has ended or is refused.
 
     Attributes:
         fates: of all frames, in the order in which they were known.
@@ -58,6 +61,8 @@ class Load:
         clients: int = 16,
         fps: float = 8.0,
         right: Callable[[int, dict[str, Any]], bool] = lambda _client, _fields: True,
+        address: str = "127.0.0.1",
+        returns: bool = False,
     ) -> None:
         self.fates: list[Fate] = []
         self.wrong = 0
@@ -67,6 +72,8 @@ class Load:
         self._count = clients
         self._interval = 1 / fps
         self._right = right
+        self._address = address
+        self._returns = returns
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -123,6 +130,7 @@ class Load:
             compression=None,
             max_size=None,
             ping_interval=None,
+            local_addr=(self._address, 0),
         )
         await ws.send(msgspec.msgpack.encode(["hello", {}]))
         while msgspec.msgpack.decode(await ws.recv(decode=False))[0] != "ready":
@@ -130,6 +138,13 @@ class Load:
         return ws
 
     async def _client(self, number: int, ws: ClientConnection) -> None:
+        await self._converse(number, ws)
+        while self._returns and not self._stopping:
+            await asyncio.sleep(_AGAIN_S)
+            with contextlib.suppress(ConnectionClosed):
+                await self._converse(number, await self._enter())
+
+    async def _converse(self, number: int, ws: ClientConnection) -> None:
         waiting: dict[int, float] = {}
         reading = asyncio.create_task(self._read(number, ws, waiting))
         picture = self._pictures[number % len(self._pictures)]

@@ -24,6 +24,7 @@ from framelane.server.protocol import Refusal
 MOST_STRANGERS = 1000
 MOST_LEAVING = 200
 RETRY_S = 5
+ADDRESS = "framelane.address"
 _BURST_S = 5.0
 _MOST_REMEMBERED = 20_000
 
@@ -161,6 +162,11 @@ def group_of(host: str) -> str:
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def address_of(scope: Any) -> str:
+    """Where a request comes from, as it counts; "" if nobody knows, or a proxy does not say (``routes.py``)."""
+    return str(scope.get(ADDRESS, ""))
 
 
 def plain(host: str) -> str:

@@ -37,6 +37,7 @@ from framelane.server.ops.watch import Watch
 from framelane.server.protocol import Drop, Hello, Refusal
 
 from .answers import answer, bearer, json_answer
+from .gate import address_of
 from .origin import check_origin
 
 _STATIC = Path(__file__).parent / "static"
@@ -160,7 +161,7 @@ class HttpDoor:
     def _enter(self, request: Request, reply: _Reply) -> Lane:
         check_origin(request.scope["headers"], self._exchange.limits)
         hello = Hello(token=bearer(request))
-        return self._exchange.admit(hello, JSON, reply, may_wait=False)
+        return self._exchange.admit(hello, JSON, reply, may_wait=False, address=address_of(request.scope))
 
     async def _infer(self, request: Request, lane: Lane, reply: _Reply) -> Response:
         limit = self._exchange.limits.max_frame_bytes

@@ -13,7 +13,7 @@ from framelane.server.ops.watch import Watch
 from framelane.server.protocol import SOCKETIO_PATH, WEBSOCKET_PATH
 
 from .answers import answer
-from .gate import RETRY_S, Gate, group_of, plain
+from .gate import ADDRESS, RETRY_S, Gate, group_of, plain
 from .http import HttpDoor, Provider
 from .socketio import SocketIODoor
 from .transport import Receive, Send
@@ -57,6 +57,8 @@ class Doors:
         if peer is not None and self.gate.trusts(peer[0]):
             await self._proxied({**scope, "client": (plain(peer[0]), peer[1])}, receive, send)
         else:
+            if peer is not None:
+                scope[ADDRESS] = group_of(peer[0])
             await self._route(scope, receive, send)
 
     async def _brought(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -66,6 +68,7 @@ class Doors:
         if address and not self.gate.enter(address):
             await _too_many(scope, receive, send)
             return
+        scope[ADDRESS] = address
         try:
             await self._route(scope, receive, send)
         finally:

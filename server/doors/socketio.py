@@ -26,6 +26,7 @@ from framelane.server.lanes.exchange import Exchange
 from framelane.server.protocol import Refusal, hello_from
 
 from .engine import Connection
+from .gate import address_of
 from .origin import check_origin
 from .parsers import Envelope, auth_of, packet
 from .transport import Receive, Send
@@ -108,7 +109,8 @@ class SocketIODoor(socketio.AsyncServer):  # type: ignore[misc]  # it ships no t
         try:
             check_origin(scope["headers"], self._exchange.limits)
             writer = connection.new_writer(flavour)
-            connection.attach(self._exchange.admit(hello_from(auth), flavour, writer), writer)
+            lane = self._exchange.admit(hello_from(auth), flavour, writer, address=address_of(scope))
+            connection.attach(lane, writer)
         except BadMessage as error:
             raise self._refusal(Refused(error.message, code=Refusal.BAD_REQUEST)) from None
         except Refused as error:

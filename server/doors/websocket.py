@@ -35,6 +35,7 @@ from framelane.server.protocol import (
 
 from .explain import explain_msgpack
 from .flow import room_in
+from .gate import address_of
 from .origin import check_origin
 from .transport import Receive, Send, ShortCut, protocol_of
 from .writer import SocketWriter, close, was_lost
@@ -87,7 +88,7 @@ class WebSocketDoor:
         if hello is None:
             return None
         writer = SocketWriter(send, WEBSOCKET, self._exchange.delivery)
-        writer.lane = lane = self._exchange.admit(hello, WEBSOCKET, writer)
+        writer.lane = lane = self._exchange.admit(hello, WEBSOCKET, writer, address=address_of(scope))
         return lane
 
     async def _hello(self, receive: Receive) -> Hello | None:

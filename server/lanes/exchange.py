@@ -115,7 +115,7 @@ class Exchange:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def admit(self, hello: Hello, flavour: int, writer: Writer, *, may_wait: bool = True) -> Lane:
+    def admit(self, hello: Hello, flavour: int, writer: Writer, *, may_wait: bool = True, address: str = "") -> Lane:
         """Open a lane for a client; one that comes back gets a new one.
 
         Args:
@@ -123,13 +123,16 @@ class Exchange:
             flavour: of the packets that it gets.
             writer: the way to it.
             may_wait: whether it can be told to wait for a place; if not, it is refused when there is none.
+            address: where it calls from, if that is known.
 
         Raises:
             Refused: it may not come in; the door tells it and closes the connection.
         """
         self.reception.admission.check(hello, self.draining)
         shown, now = self.passes.check(hello.token, hello.resume or ""), self._clock()
+        self._conduct.check(address, now)
         lane = self.reception.enter(hello, flavour, writer, now, may_wait=may_wait)
+        lane.address = address
         self.passes.bind(lane, shown, now)
         return lane
 
@@ -198,6 +201,9 @@ class Exchange:
         if self._rate is not None and not self._rate.allows(lane, size, now):
             self._drop(lane, seq, Drop.RATE_LIMITED, "one client may not send so much")
             self._endings.too_fast(lane, now)
+            return True
+        if now < lane.paused_until:
+            self._drop(lane, seq, Drop.RATE_LIMITED, _PAUSED)
             return True
         if self.draining or not lane.admitted:
             self._drop(lane, seq, Drop.DRAINING if self.draining else Drop.NOT_ADMITTED)
@@ -314,8 +320,20 @@ class Exchange:
             self._answer(lane, done, now)
         else:
             self._drop(lane, done.job.seq, _DROPS.get(done.fate, Drop.FAILED), done.message)
-            if done.fatal and not self._conduct.fatal_frame(lane, now):
-                lane.writer.close(Close.FATAL_FRAMES, Cut.FATAL_FRAMES)
+            if done.fatal:
+                self._fatal(lane, now, suspected=done.suspected)
+
+    def _fatal(self, lane: Lane, now: float, *, suspected: bool) -> None:
+        """One of its frames has ended a worker or two slots: the next might, too."""
+        stays = self._conduct.fatal_frame(lane, now, suspected=suspected)
+        if now < lane.paused_until:
+            for job in self._mailboxes.clear(lane):
+                self._drop(lane, job.seq, Drop.RATE_LIMITED, _PAUSED)
+            _has_room(lane)
+        if not stays:
+            if lane.token:
+                self.passes.revoke(lane.token)
+            lane.writer.close(Close.FATAL_FRAMES, Cut.FATAL_FRAMES)
 
     def _answer(self, lane: Lane, done: Done, now: float) -> None:
         job = done.job
@@ -352,4 +370,5 @@ def _size_message(size: int, most: int) -> str:
     return f"the frame has {size} bytes; the limit is {most}" if size else "the frame is empty"
 
 
+_PAUSED = "a frame of this client has ended a process of the server: for a while none is taken"
 _DROPS = {Fate.INVALID: Drop.INVALID, Fate.FAILED: Drop.FAILED, Fate.EXPIRED: Drop.EXPIRED}

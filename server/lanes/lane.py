@@ -36,6 +36,7 @@ class Lane:
 
     __slots__ = (
         "active_at",
+        "address",
         "admitted",
         "blocked_since",
         "bytes_at",
@@ -63,6 +64,7 @@ class Lane:
         "paced_at",
         "paced_ms",
         "parallel",
+        "paused_until",
         "place",
         "queues",
         "requests",
@@ -95,8 +97,7 @@ class Lane:
         self.requests: set[int] = set()
         self.on_room: Callable[[], None] | None = None
         # rate
-        self.frames_at = 0.0
-        self.bytes_at = 0.0
+        self.frames_at = self.bytes_at = 0.0
         # order
         self.started: deque[int] = deque()
         self.early: dict[int, Done] = {}
@@ -104,9 +105,10 @@ class Lane:
         self.fault_tokens = 0.0
         self.faults_at = 0.0
         self.fatal_at: deque[float] = deque()
+        self.paused_until = 0.0
+        self.address = ""
         # endings
-        self.too_fast = 0.0
-        self.too_fast_at = 0.0
+        self.too_fast = self.too_fast_at = 0.0
         self.seq_seen = -2
         self.active_at = 0.0
         # passes

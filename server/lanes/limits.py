@@ -36,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         stall_s: a client that reads nothing for so long is cut.
         fault_burst, faults_per_s: bad messages that a client may send before it is cut.
         fatal_frames, fatal_s: frames that end a worker or two slots: a client with so many in this time is cut.
+        fatal_pause_s: after the first of them its frames, and connections from its address, are not taken for so long.
         retry_after_ms: when to try again, as far as nothing better is known.
     """
 
@@ -70,5 +71,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     faults_per_s: float = 20.0
     fatal_frames: int = 3
     fatal_s: float = 60.0
+    fatal_pause_s: float = 10.0
     hello_timeout_s: float = protocol.HELLO_TIMEOUT_S
     retry_after_ms: int = 2000

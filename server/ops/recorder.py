@@ -120,9 +120,9 @@ class RecordedExchange(Exchange):
         self._notes: dict[Lane, _Notes] = {}
         self._began = self._clock()
 
-    def admit(self, hello: Hello, flavour: int, writer: Writer, *, may_wait: bool = True) -> Lane:
+    def admit(self, hello: Hello, flavour: int, writer: Writer, *, may_wait: bool = True, address: str = "") -> Lane:
         """As ``Exchange.admit``. A lane that lives for one frame (/v1/infer) is no session."""
-        lane = super().admit(hello, flavour, writer, may_wait=may_wait)
+        lane = super().admit(hello, flavour, writer, may_wait=may_wait, address=address)
         if not lane.ticket:
             return lane
         if len(self._notes) < MOST_SESSIONS:

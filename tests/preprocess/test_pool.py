@@ -178,11 +178,14 @@ async def test_a_replaced_workers_memory_and_descriptors_come_back(replica: Repl
     await until(lambda: mappings(slot, "memfd:framelane-slab") == 2 and (descriptors(), descriptors(slot)) == before)
 
 
-async def test_a_worker_that_its_own_pipeline_ends_is_replaced(replica: Replica) -> None:
-    request = replica.submit("exit")
+@pytest.mark.parametrize(("command", "suspected"), [("crash", False), ("exit", True)])
+async def test_a_worker_that_its_own_pipeline_ends_is_replaced(replica: Replica, command: str, suspected: bool) -> None:
+    """Where it was killed, somebody else may have done it."""
+    request = replica.submit(command)
     worker = replica.pool._holders[request]
     done = await replica.answer(request)
     assert (done.fate, done.message, done.fatal) == (Fate.FAILED, "its worker died", True)
+    assert done.suspected is suspected
     await replica.ended(worker)
 
 

@@ -21,7 +21,9 @@ from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 from websockets.uri import parse_uri
 
+from framelane.preprocess.packets import JSON
 from framelane.server.doors.gate import Gate
+from framelane.server.lanes.lane import Lane
 from framelane.server.lanes.passes import Passes
 from framelane.server.lanes.tokens import Tokens, key_set, new_key_set, secret_key
 from framelane.server.sdk.client import Client
@@ -270,6 +272,23 @@ async def test_connections_of_one_address_are_counted_whatever_it_says_of_itself
         await gateway.until(lambda: gateway.doors.gate._counts["127.0.0.1"] < 3)
         assert (await knock(gateway, {}))[0] == 101
         assert gateway.exchange.accounts.turned_away["rate_limited"] == 2
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("trusted", "headers"), [((), {}), (("127.0.0.1",), forwarded("192.0.2.7"))])
+async def test_address_whose_frame_has_ended_a_process_is_told_when_to_come_back(
+    door: str, trusted: tuple[str, ...], headers: dict[str, str]
+) -> None:
+    async with limited(trusted) as gateway:
+        assert (await enter(gateway, door, None, headers))[0] == "in"
+        conduct, lane = gateway.exchange._conduct, Lane(JSON, None)  # type: ignore[arg-type]
+        lane.address = "192.0.2.7" if headers else "127.0.0.1"
+        assert conduct.fatal_frame(lane, time.monotonic())
+        code, message = await enter(gateway, door, None, headers)
+        assert (code, "ended a process" in message) == ("rate_limited", True)
+        if headers:
+            assert (await enter(gateway, door, None, forwarded("192.0.2.8")))[0] == "in"
+            assert (await enter(gateway, door, None, {}))[0] == "in"
 
 
 async def test_flood_of_one_address_is_cut_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

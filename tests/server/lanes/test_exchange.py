@@ -7,6 +7,7 @@ from lane_world import World
 
 from framelane.preprocess.messages import Fate
 from framelane.server.errors import BadMessage, Refused
+from framelane.server.lanes.lane import Lane
 
 
 def test_frame_goes_to_a_worker_and_its_result_back() -> None:
@@ -271,22 +272,98 @@ def test_lanes_with_state_or_latest_wins_have_one_frame_in_the_workers(stateful:
     assert len(world.pool.submitted) == 1
 
 
-def test_client_whose_frames_end_workers_again_and_again_is_cut() -> None:
-    world = World()
+def fatal(world: World, lane: Lane, seq: int, *, suspected: bool = False) -> None:
+    """The client sends a frame that ends a process."""
+    assert world.exchange.frame(lane, seq, b"x")
+    world.pool.finish(fate=Fate.FAILED, fatal=True, suspected=suspected)
+
+
+def test_client_whose_frame_has_ended_a_process_is_not_listened_to_for_a_while() -> None:
+    world = World(fatal_pause_s=10)
     lane, client = world.client()
     other, _client = world.client()
-    for seq, now in enumerate([0.0, 1.0, 100.0, 130.0]):
-        world.now = now
-        world.exchange.frame(lane, seq, b"x")
-        world.pool.finish(fate=Fate.FAILED, fatal=True)
-        world.exchange.frame(other, seq, b"x")
-        world.pool.finish(fate=Fate.FAILED)
-        assert client.closed is None
-    world.now = 155.0
-    world.exchange.frame(lane, 9, b"x")
+    world.exchange.frame(lane, 0, b"x")
+    world.exchange.frame(lane, 1, b"the next one waits")
     world.pool.finish(fate=Fate.FAILED, fatal=True)
+    assert client.dropped() == [(0, "failed"), (1, "rate_limited")]
+    world.now = 9.9
+    world.exchange.frame(lane, 2, b"x")
+    assert client.dropped()[-1] == (2, "rate_limited")
+    world.exchange.frame(other, 0, b"x")
+    world.now = 10.0
+    world.exchange.frame(lane, 3, b"x")
+    assert [job.owner for job in world.pool.submitted] == [lane, other, lane]
+
+
+def test_client_whose_frames_end_processes_again_and_again_waits_longer_and_is_cut() -> None:
+    world = World(fatal_pause_s=10, fatal_frames=3, fatal_s=60)
+    lane, client = world.client()
+    pauses = []
+    for seq in range(3):
+        assert client.closed is None
+        fatal(world, lane, seq)
+        pauses.append(lane.paused_until - world.now)
+        world.now = lane.paused_until
+    assert pauses == [10, 20, 40]
     assert client.closed == (4431, "fatal_frames")
     assert world.exchange.accounts.cut == {"fatal_frames": 1}
+
+
+def test_bad_luck_is_forgotten() -> None:
+    world = World(fatal_pause_s=10, fatal_s=60)
+    lane, client = world.client()
+    for seq in range(5):
+        fatal(world, lane, seq)
+        assert lane.paused_until == world.now + 10
+        world.now += 61
+    assert client.closed is None
+
+
+def test_frame_that_may_be_innocent_only_counts() -> None:
+    """Its worker was killed, and nobody knows by whom."""
+    world = World()
+    lane, client = world.client()
+    for seq, now in enumerate([0.0, 1.0, 100.0, 130.0]):
+        world.now = now
+        fatal(world, lane, seq, suspected=True)
+        assert lane.paused_until == 0
+    assert client.closed is None
+    world.now = 155.0
+    fatal(world, lane, 9, suspected=True)
+    assert client.closed == (4431, "fatal_frames")
+
+
+def test_address_whose_frame_has_ended_a_process_gets_no_new_connection_for_a_while() -> None:
+    world = World(fatal_pause_s=10)
+    lane, _client = world.client(address="192.0.2.1")
+    neighbour, _client = world.client(address="192.0.2.1")
+    fatal(world, lane, 0)
+    world.exchange.disconnect(lane)
+    world.now = 4.0
+    with pytest.raises(Refused) as refused:
+        world.client(address="192.0.2.1")
+    assert (refused.value.code, refused.value.retry_after_ms) == ("rate_limited", 6000)
+    world.exchange.frame(neighbour, 0, b"x")
+    assert world.pool.submitted[-1].owner is neighbour
+    world.client(address="192.0.2.2")
+    world.client()
+    world.now = 10.0
+    again, _client = world.client(address="192.0.2.1")
+    world.pool.finish()
+    fatal(world, again, 0)
+    assert again.paused_until == 10 + 20
+
+
+def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framelane.server.lanes.conduct._MOST_REMEMBERED", 2)
+    world = World(fatal_pause_s=10)
+    for number in range(3):
+        lane, _client = world.client(address=f"192.0.2.{number}")
+        fatal(world, lane, 0)
+    world.client(address="192.0.2.0")
+    for number in (1, 2):
+        with pytest.raises(Refused):
+            world.client(address=f"192.0.2.{number}")
 
 
 def test_frames_in_work_are_limited_below_the_credits() -> None:
