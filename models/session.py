@@ -86,7 +86,11 @@ class Session(Protocol):
         """Run every batch size before the first client does, and choose ``best_batch``; milliseconds by batch size."""
 
     def enter_thread(self) -> None:
-        """To be called once on each further thread that takes a step."""
+        """To be called once on each further thread that takes a step, after ``warm_up``, and while no step is taken.
+
+        Raises:
+            DeviceError: what was proven on the first thread does not hold on this one.
+        """
 
     def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
         """Call ``copied`` with start, end, and 0 (to the card) or 1 (back) after each copy; before the first run."""
@@ -240,6 +244,8 @@ class OnnxSession:
         """See ``Session.enter_thread``."""
         if self._card is not None:
             self._card.enter_thread()
+            if self._tuning.graphs:  # ONNX Runtime keeps them by thread: this one records, and proves, its own
+                self._prove()
 
     def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
         """See ``Session.watch_copies``."""

@@ -9,13 +9,14 @@ ways when it starts (``gain``), and its loop runs the batches itself where that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -64,16 +65,19 @@ class Runner:
         self._enter = enter
         self._todo: SimpleQueue[Run | None] = SimpleQueue()
         self._done: deque[Run] = deque()
+        self._entered: SimpleQueue[Exception | None] = SimpleQueue()
         self._bell = -1
         self._thread = threading.Thread(target=self._work, name="runs", daemon=True)
         self.running = 0
         self.ended = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, and wait until the thread has entered. Raises what ``enter`` raises."""
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
+        if error := self._entered.get():
+            raise error
 
     def fileno(self) -> int:
         """Readable when a run has ended."""
@@ -107,7 +111,12 @@ class Runner:
         os.close(self._bell)
 
     def _work(self) -> None:
-        self._enter()
+        try:
+            self._enter()
+        except Exception as error:
+            self._entered.put(error)
+            return
+        self._entered.put(None)
         while (run := self._todo.get()) is not None:
             run.started = time.monotonic()
             try:
@@ -129,22 +138,36 @@ def gain(session: Session, run_ms: float) -> float:
     """
     count = min(_MOST_RUNS, max(_FEWEST_RUNS, int(1000 * _ROUND_S / max(run_ms, 0.001))))
     items = session.spare_items(session.best_batch)
-    alone = together = float("inf")
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        for _ in range(count):
-            session.run(items)
-        between = time.perf_counter()
-        run_overlapped(session, items, count)
-        alone = min(alone, between - start)
-        together = min(together, time.perf_counter() - between)
-    return alone / together
+    with _running(session) as runner:
+        times = [(_alone(session, items, count), _together(runner, session, items, count)) for _ in range(_ROUNDS)]
+    return min(alone for alone, _ in times) / min(together for _, together in times)
 
 
-def run_overlapped(session: Session, items: Sequence[Any], count: int) -> None:
-    """Run a batch ``count`` times, each gathered while the one before it runs."""
+def run_overlapped(session: Session, items: Sequence[Any], count: int) -> float:
+    """Run a batch ``count`` times, each gathered while the one before it runs; the seconds that it took."""
+    with _running(session) as runner:
+        return _together(runner, session, items, count)
+
+
+@contextlib.contextmanager
+def _running(session: Session) -> Iterator[Runner]:
     runner = Runner(lambda run: session.execute(run.batch), session.enter_thread)
     runner.start()
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+def _alone(session: Session, items: Sequence[Any], count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        session.run(items)
+    return time.perf_counter() - start
+
+
+def _together(runner: Runner, session: Session, items: Sequence[Any], count: int) -> float:
+    start = time.perf_counter()
     begun = ended = 0
     while ended < count:
         while begun < count and runner.running < IN_FLIGHT:
@@ -153,4 +176,4 @@ def run_overlapped(session: Session, items: Sequence[Any], count: int) -> None:
         for run in runner.wait():
             session.scatter(run.batch)
             ended += 1
-    runner.stop()
+    return time.perf_counter() - start

@@ -111,12 +111,16 @@ class Slot:
         self._trace = trace
         self._overlapped = overlapped
 
-    def run(self) -> None:
-        """Serve until told to stop."""
-        self._epoll.register(self._gateway.fileno(), select.EPOLLIN)
+    def prepare(self) -> None:
+        """Bring the threads that will take steps onto the device: before the slot calls itself ready."""
         self._enter_thread()  # the models may have been opened on another one
         if self._overlapped:
             self._runner.start()
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self._epoll.register(self._gateway.fileno(), select.EPOLLIN)
+        if self._overlapped:
             self._serve_overlapped()
             self._runner.stop()
         else:
@@ -405,6 +409,7 @@ def main(argv: list[str] | None = None) -> None:
         trace = open_trace(config.trace, f"slot-{config.slot}")
         sessions, report = open_sessions(config, trace)
         slot = Slot(birth, config, sessions, trace, report["overlap"])
+        slot.prepare()
         birth.ready(report)
     with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
         slot.run()
