@@ -17,6 +17,7 @@ from framelane.loadtests.processes import Diagnosis, cores
 
 _START_LIMIT_S = 180.0
 _PLACES_FREE = 8
+_NO_CARD = "-1"
 _DEVICE = re.compile(r"(cuda|tensorrt)(?::(\d+))?")
 
 Tell = Callable[[str, float], None]
@@ -87,7 +88,7 @@ class Replicas:
     def _begin(self, number: int, place: Place) -> Running:
         question = self._question
         places = -(-self._most_users // (self.layout.replicas * len(question.devices))) + _PLACES_FREE
-        device, environment = visible_device(place.device)
+        device, environment = visible_device(place.device, os.environ.get("CUDA_VISIBLE_DEVICES"))
         target = Target(
             pipeline=question.pipeline,
             device=device,
@@ -122,9 +123,16 @@ class Place(NamedTuple):
     device: str
 
 
-def visible_device(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The device as its replica knows it, and the environment that hides the other cards."""
+def visible_device(name: str, visible: str | None) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The device as its replica knows it, and the environment that hides the other cards.
+
+    Args:
+        name: of the device; its number counts the cards that are visible here.
+        visible: ``CUDA_VISIBLE_DEVICES`` as it is here: numbers or UUIDs; None where it is not set.
+    """
     found = _DEVICE.fullmatch(name)
     if found is None:
         return name, ()
-    return f"{found[1]}:0", (("CUDA_VISIBLE_DEVICES", found[2] or "0"),)
+    number = int(found[2] or 0)
+    seen = [str(number)] * (number + 1) if visible is None else [part.strip() for part in visible.split(",")]
+    return f"{found[1]}:0", (("CUDA_VISIBLE_DEVICES", seen[number] if number < len(seen) else _NO_CARD),)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from . import runtime
-from .cuda import Card, CudaError
+from .cuda import CudaError, free_memory
 from .devices import Device, DeviceError
 from .errors import FramelaneError, ModelError
 from .providers import PROVIDERS, Tuning, buckets
@@ -306,11 +306,10 @@ def _half(spec: ModelSpec, device: Device, tuning: Tuning | None) -> float:
 
 
 def _memory(device: Device) -> int:
-    """Bytes in use: of the card, or of this process."""
+    """Bytes in use, from wherever they are counted: of the card, or of this process."""
     if device.kind == "cpu":
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     try:
-        free, total = Card(device.index).free_memory()
+        return -free_memory(device.index)
     except CudaError:
         return 0  # opening the model says better what is wrong
-    return total - free

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LIBRARY = "libcuda.so.1"
+_RELEASE = Path("/sys/module/nvidia/version")
 _NON_BLOCKING = 1
 _NAME_BYTES = 256
 _BUS_BYTES = 16
@@ -41,11 +43,16 @@ class CardFacts(msgspec.Struct, frozen=True):
 
 
 class DriverFacts(msgspec.Struct, frozen=True):
-    """The driver, or why there is none. ``version`` is the newest CUDA that it can run, for example (13, 0)."""
+    """The driver, or why there is none.
+
+    ``version`` is the newest CUDA that it can run, for example (13, 0); ``release`` is its own number ("580.65.06"),
+    empty where the kernel does not tell it.
+    """
 
     version: tuple[int, int] = (0, 0)
     cards: tuple[CardFacts, ...] = ()
     problem: str = ""
+    release: str = ""
 
 
 def read_driver(library: str = _LIBRARY) -> DriverFacts:
@@ -57,9 +64,16 @@ def read_driver(library: str = _LIBRARY) -> DriverFacts:
     version = driver.version()
     try:
         driver.call("cuInit", ctypes.c_uint(0))
-        return DriverFacts(version, tuple(map(driver.card, range(driver.count()))))
+        return DriverFacts(version, tuple(map(driver.card, range(driver.count()))), release=_release())
     except CudaError as error:
         return DriverFacts(version, problem=str(error))
+
+
+def _release() -> str:
+    try:
+        return _RELEASE.read_text().strip()
+    except OSError:
+        return ""
 
 
 class Card:
@@ -130,6 +144,16 @@ class Card:
         self._driver.call("cuCtxSynchronize")
         while self._locked:
             self._driver.call("cuMemHostUnregister", ctypes.c_void_p(self._locked.pop()))
+        for stream in (self._up, self._down):
+            self._driver.call("cuStreamDestroy_v2", stream)
+
+
+def free_memory(index: int) -> int:
+    """Bytes of a card that are free. Raises CudaError where there is none."""
+    card = Card(index)
+    free, _ = card.free_memory()
+    card.close()
+    return free
 
 
 class HostCard:

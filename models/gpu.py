@@ -25,8 +25,15 @@ _LIBRARIES = {
     "tensorrt": "libonnxruntime_providers_tensorrt.so",
 }
 _WHEELS = ("onnxruntime", "onnxruntime-gpu")
-_OUT_OF_MEMORY = ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "Failed to allocate memory", "Available memory of")
-_CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]*")
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "Failed to allocate memory",
+    "Available memory of",
+    "STATUS_ALLOC_FAILED",  # of cuBLAS and cuDNN
+)
+_NO_CUDNN = "cuDNN is not available"  # ONNX Runtime opens a session without it, and says so when it is needed
+_FAILURE = re.compile(r"(?:CUDA|CUBLAS|CUDNN|CUFFT) failure \d+: [^;\n]*")
 _TIMEOUT_S = 60
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'framelane[gpu]'"
 
@@ -125,10 +132,12 @@ def explain_error(error: str) -> str:
             "the card's memory is full; run fewer slots on it, lower max_batch in model.toml, or say with "
             "--gpu-density how many replicas share the card (nvidia-smi shows who uses it)"
         )
-    if failure := _CUDA_FAILURE.search(error):
+    if _NO_CUDNN in error:
+        return "cuDNN is missing; run: pip install 'framelane[gpu]'"
+    if failure := _FAILURE.search(error):
         return (
-            f"the driver refuses it ({failure[0].strip()}); nvidia-smi must work here; a newer driver, or a restart "
-            "of the host, helps where it does not"
+            f"the card refuses it ({failure[0].strip()}); nvidia-smi must work here and show free memory; a newer "
+            "driver, or a restart of the host, helps where it does not"
         )
     if "graph capture" in error:
         return "not all of the model runs on the card, so no CUDA graph can hold it; leave out --gpu-graphs"
@@ -185,9 +194,10 @@ def _why_not(library: Path) -> str:
 
 def main() -> None:
     """Print the facts as JSON; the libraries that came as wheels are loaded first, as a slot does."""
-    from .runtime import load
+    from .runtime import load, load_tensorrt
 
     load()
+    load_tensorrt()
     sys.stdout.buffer.write(msgspec.json.encode(read_gpu_facts()))
 
 

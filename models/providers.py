@@ -93,12 +93,17 @@ def providers(device: Device, tuning: Tuning, spec: ModelSpec, cache_key: str = 
         tuning: see ``Tuning``.
         spec: of the model: TensorRT is told the range of batch sizes, so that it builds one engine.
         cache_key: of TensorRT's folder, see ``engine_key``.
+
+    Raises:
+        DeviceError: a precision that the device has not.
     """
     if device.kind == "cpu":
         return [(PROVIDERS["cpu"], {})]
     cuda = (PROVIDERS["cuda"], _cuda(device, tuning))
     if device.kind == "cuda":
         return [cuda]
+    if tuning.precision == "fp32":  # ONNX Runtime's provider has no option for it
+        raise DeviceError(f"device {device.name}: TensorRT multiplies in tf32 or fp16; for fp32 use --device cuda")
     return [(PROVIDERS["tensorrt"], _tensorrt(device, tuning, spec, cache_key)), cuda]
 
 

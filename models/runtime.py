@@ -8,7 +8,8 @@ So a session is asked which provider it has and which one got each node, and wha
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import ctypes
+import importlib.util
 import io
 import os
 import warnings
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 
 from . import gpu
+from .cuda import DriverFacts, read_driver
 from .devices import Device, DeviceError
 from .errors import FramelaneError, ModelError
 from .providers import PROVIDERS, Tuning, engine_key, providers
@@ -26,6 +28,8 @@ from .registry import ModelSpec
 
 _SHOWN = 5
 _ONLY_FATAL = 4
+_TENSORRT = ("libnvinfer.so.10", "libnvonnxparser.so.10")
+_TENSORRT_WHEEL = "tensorrt_libs"
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -63,13 +67,22 @@ def load() -> Any:
     return onnxruntime
 
 
-def versions() -> str:
-    """Versions that a TensorRT engine depends on, as one word."""
-    found = []
-    for name in ("onnxruntime-gpu", "onnxruntime", "tensorrt"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name.removeprefix('onnx')}{importlib.metadata.version(name)}")
-    return "-".join(found)
+def load_tensorrt() -> None:
+    """TensorRT's libraries, where they came as wheels: ONNX Runtime's ``preload_dlls`` leaves them out."""
+    found = importlib.util.find_spec(_TENSORRT_WHEEL)
+    for folder in (found and found.submodule_search_locations) or ():
+        for library in _TENSORRT:
+            with contextlib.suppress(OSError):  # what is missing is told by `gpu.explain`
+                ctypes.CDLL(str(Path(folder, library)))
+
+
+def _versions(ort: Any, driver: DriverFacts) -> str:
+    """All that a TensorRT engine depends on beside model and card, as one word; the libraries that are truly loaded."""
+    tensorrt = ""
+    with contextlib.suppress(OSError, AttributeError):
+        tensorrt = str(ctypes.CDLL(_TENSORRT[0]).getInferLibVersion())
+    release = driver.release or ".".join(map(str, ("cuda", *driver.version)))
+    return f"ort{ort.__version__}-trt{tensorrt}-driver{release}"
 
 
 def open_model(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning, profile: str = "") -> Opened:
@@ -85,15 +98,14 @@ def open_model(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning, profil
         DeviceError: the device cannot be had; the message names the cure.
     """
     provider = PROVIDERS[device.kind]
+    if device.kind == "tensorrt":
+        load_tensorrt()
     if provider not in ort.get_available_providers():
         raise _refused(device, "")
+    path = str(model_file(spec, device, tuning))
+    chosen = providers(device, tuning, spec, _engine_key(ort, spec, device, tuning))
     try:
-        session = ort.InferenceSession(
-            str(model_file(spec, device, tuning)),
-            session_options(ort, profile),
-            providers=providers(device, tuning, spec, _engine_key(spec, device, tuning)),
-            enable_fallback=0,
-        )
+        session = ort.InferenceSession(path, session_options(ort, profile), providers=chosen, enable_fallback=0)
     except Exception as error:
         if device.kind != "cpu" and (why := gpu.explain(gpu.read_gpu_facts(), device.kind, device.index, str(error))):
             raise DeviceError(f"device {device.name}: {why}") from error
@@ -149,7 +161,7 @@ def session_options(ort: Any, profile: str = "") -> Any:
     options.enable_mem_pattern = False  # it keeps an arena for every batch size: 30 MB more per slot, and no faster
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.log_severity_level = 3
+    options.log_severity_level = _ONLY_FATAL
     if profile:
         options.enable_profiling = True
         options.profile_file_prefix = profile
@@ -177,11 +189,12 @@ def _refused(device: Device, used: str) -> DeviceError:
     return DeviceError(f"device {device.name}{chose}: {why}")
 
 
-def _engine_key(spec: ModelSpec, device: Device, tuning: Tuning) -> str:
+def _engine_key(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning) -> str:
     if device.kind != "tensorrt" or not tuning.cache:
         return ""
-    cards = gpu.read_gpu_facts().driver.cards
-    card = cards[device.index] if device.index < len(cards) else None
-    key = engine_key(spec, card.name if card else "unknown", card.capability if card else "0", versions())
+    driver = read_driver()
+    card = driver.cards[device.index] if device.index < len(driver.cards) else None
+    name, capability = (card.name, card.capability) if card else ("unknown", "0")
+    key = engine_key(spec, name, capability, _versions(ort, driver))
     Path(tuning.cache, key).mkdir(parents=True, exist_ok=True)
     return key

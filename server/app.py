@@ -196,7 +196,7 @@ class Replica:
     def _watch_over(self, exchange: Exchange) -> Watch:
         watch = Watch(exchange, self, self._lag, self._plan.cores, self._gil)
         if uses_cards(self._plan.device, self._plan.gpu):
-            watch.cards = Cards()
+            watch.cards = Cards([card.bus for card in self._plan.gpu.driver.cards] if self._plan.gpu else ())
         return watch
 
     def _doors(self, exchange: Exchange, auditor: Auditor, watch: Watch, together: Together) -> Doors:

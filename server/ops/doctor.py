@@ -127,7 +127,8 @@ def _card(facts: Facts) -> Iterator[Finding]:
         else:
             yield Finding("wrong", f"card {index}", f"{device.name} cannot be used", why)
     if not gpu.driver.problem:
-        yield Finding("fine", "driver", f"runs CUDA up to {gpu.driver.version[0]}.{gpu.driver.version[1]}")
+        release = f"{gpu.driver.release}, " if gpu.driver.release else ""
+        yield Finding("fine", "driver", f"{release}runs CUDA up to {gpu.driver.version[0]}.{gpu.driver.version[1]}")
 
 
 def _mps(facts: Facts) -> Iterator[Finding]:

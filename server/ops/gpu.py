@@ -1,6 +1,10 @@
 """What the cards do now: utilisation, memory, and memory per process, from NVML where it is installed.
 
 Without ``nvidia-ml-py``, a driver or a card, ``Cards.read`` quietly gives nothing and ``Cards.problem`` says why.
+CUDA and NVML number cards differently: the driver obeys ``CUDA_VISIBLE_DEVICES`` (numbers or UUIDs) and
+``CUDA_DEVICE_ORDER`` (the fastest first, unless told otherwise); NVML shows all cards by their place on the PCI bus. So
+a card is found by that place, and has here the number that it has everywhere else.
+
 NVML's utilisation is the share of time in which *any* kernel ran: a card at 100 % may be nearly empty. How full it is
 tells DCGM's ``DCGM_FI_PROF_SM_ACTIVE``, which dcgm-exporter has. In a container NVML may hide processes.
 """
@@ -8,6 +12,7 @@ tells DCGM's ``DCGM_FI_PROF_SM_ACTIVE``, which dcgm-exporter has. In a container
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +21,7 @@ import msgspec
 class CardUse(msgspec.Struct, frozen=True):
     """One card at this moment. Memory in bytes; utilisation from 0 to 1, None where the card does not tell.
 
-    ``processes`` is the memory of each process that NVML shows, by pid.
+    ``index`` is CUDA's number; ``processes`` is the memory of each process that NVML shows, by pid.
     """
 
     index: int
@@ -28,13 +33,18 @@ class CardUse(msgspec.Struct, frozen=True):
 
 
 class Cards:
-    """All cards, through NVML.
+    """Cards, through NVML.
+
+    Args:
+        buses: places of the cards on the PCI bus, in CUDA's order (``cuda.CardFacts.bus``); none: all, in NVML's order.
+        nvml: stands in for its module.
 
     Attributes:
         problem: why there is nothing to read; empty where there is.
     """
 
-    def __init__(self, nvml: Any = None) -> None:
+    def __init__(self, buses: Sequence[str] = (), nvml: Any = None) -> None:
+        self._buses = buses
         self._nvml = nvml
         self._opened = False
         self.problem = ""
@@ -46,7 +56,7 @@ class Cards:
         if self.problem:
             return []
         try:
-            return [self._card(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+            return [self._card(index, handle) for index, handle in enumerate(self._handles())]
         except self._nvml.NVMLError as error:
             self.problem = f"not available: {error}"
             return []
@@ -76,9 +86,14 @@ class Cards:
         except self._nvml.NVMLError as error:
             self.problem = f"not available: {error}"
 
-    def _card(self, index: int) -> CardUse:
+    def _handles(self) -> list[Any]:
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if self._buses:
+            return [nvml.nvmlDeviceGetHandleByPciBusId(bus) for bus in self._buses]
+        return [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+
+    def _card(self, index: int, handle: Any) -> CardUse:
+        nvml = self._nvml
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         utilisation: float | None = None
         with contextlib.suppress(nvml.NVMLError):

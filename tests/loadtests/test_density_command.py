@@ -157,18 +157,22 @@ def test_search_goes_on_from_the_notebook_and_measures_nothing_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("device", "seen_as"),
+    ("device", "visible", "seen_as"),
     [
-        ("cpu", ("cpu", ())),
-        ("auto", ("auto", ())),
-        ("cuda", ("cuda:0", (("CUDA_VISIBLE_DEVICES", "0"),))),
-        ("cuda:3", ("cuda:0", (("CUDA_VISIBLE_DEVICES", "3"),))),
-        ("tensorrt:1", ("tensorrt:0", (("CUDA_VISIBLE_DEVICES", "1"),))),
-        ("sim:8:group=a", ("sim:8:group=a", ())),
+        ("cpu", None, ("cpu", ())),
+        ("auto", "1", ("auto", ())),
+        ("cuda", None, ("cuda:0", (("CUDA_VISIBLE_DEVICES", "0"),))),
+        ("cuda:3", None, ("cuda:0", (("CUDA_VISIBLE_DEVICES", "3"),))),
+        ("tensorrt:1", None, ("tensorrt:0", (("CUDA_VISIBLE_DEVICES", "1"),))),
+        ("cuda:1", "2,3", ("cuda:0", (("CUDA_VISIBLE_DEVICES", "3"),))),
+        ("cuda:1", "GPU-8e2f, GPU-3b1c", ("cuda:0", (("CUDA_VISIBLE_DEVICES", "GPU-3b1c"),))),
+        ("cuda:2", "2,3", ("cuda:0", (("CUDA_VISIBLE_DEVICES", "-1"),))),
+        ("cuda", "", ("cuda:0", (("CUDA_VISIBLE_DEVICES", ""),))),
+        ("sim:8:group=a", None, ("sim:8:group=a", ())),
     ],
 )
-def test_replica_sees_its_own_card_only(device, seen_as):
-    assert visible_device(device) == seen_as
+def test_replica_sees_its_own_card_only_and_none_that_is_hidden_here(device, visible, seen_as):
+    assert visible_device(device, visible) == seen_as
 
 
 @pytest.mark.prove  # a minute of real replicas, whose capacity is known

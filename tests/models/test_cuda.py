@@ -122,6 +122,15 @@ def test_cards_are_read_without_making_a_context(library: Library) -> None:
     assert not library.calls
 
 
+def test_the_drivers_own_number_is_read_where_the_kernel_tells_it(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "_RELEASE", tmp_path / "version")
+    assert read_driver().release == ""
+    (tmp_path / "version").write_text("580.65.06\n")
+    assert read_driver().release == "580.65.06"
+
+
 def test_a_driver_that_refuses_says_so_by_its_own_name(library: Library) -> None:
     library.status = NO_DEVICE
     assert read_driver().problem == "cuInit: CUDA_ERROR_NO_DEVICE"
@@ -154,4 +163,4 @@ def test_a_session_on_a_card_leaves_no_page_locked(library: Library, tmp_path: P
     assert library.locked
     session.close()
     assert not library.locked
-    assert "cuCtxSynchronize" in library.calls
+    assert library.calls[-3:] == ["cuCtxSynchronize", "cuStreamDestroy_v2", "cuStreamDestroy_v2"]

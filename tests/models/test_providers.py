@@ -39,6 +39,11 @@ def test_tensorrt_builds_one_engine_for_all_batches_and_keeps_it_by_model_card_a
     assert key == f"{SPEC.sha256[:16]}-NVIDIA_L4-sm8.9-runtime-gpu1.32.0"
 
 
+def test_tensorrt_is_not_asked_for_a_precision_that_it_would_not_have() -> None:
+    with pytest.raises(DeviceError, match=r"tf32 or fp16; for fp32 use --device cuda"):
+        providers(parse_device("tensorrt"), Tuning(precision="fp32"), SPEC)
+
+
 def test_the_cpu_has_no_options() -> None:
     assert providers(parse_device("cpu"), Tuning(graphs=True), SPEC) == [("CPUExecutionProvider", {})]
 
