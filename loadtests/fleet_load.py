@@ -1,12 +1,14 @@
 """Clients of a fleet, as an application would have them: the SDK's, which reconnect by themselves.
 
-Each sends a picture at fixed times and notes when it was without service: from the moment in which its connection was
-lost, or the server asked it to go elsewhere, until its next result.
+Each sends pictures, an interval apart, and notes when it was without service: from the moment in which its connection
+was lost, or the server asked it to go elsewhere, until its next result. Until it may send again it waits, and then it
+sends at once, so that its own interval makes that time no longer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -52,6 +54,8 @@ class _One:
     def __init__(self, number: int, url: str, crowd: Crowd) -> None:
         self.client = Client(url, paced=False, on_answer=self._answered, on_situation=self._changed)
         self.since: float | None = None
+        self.live = asyncio.Event()
+        self.away = asyncio.Event()
         self._number = number
         self._crowd = crowd
         self._reason = ""
@@ -67,8 +71,13 @@ class _One:
             self._crowd.answers.append(Answered(self._number, now, answer.code, 0.0))
 
     def _changed(self, situation: Situation) -> None:
-        if situation.state not in (State.DRAINING, State.BACKOFF) or self._crowd.leaving:
+        if situation.state is State.LIVE:
+            self.live.set()
+            self.away.clear()
+        if situation.state not in (State.DRAINING, State.BACKOFF, State.CLOSED) or self._crowd.leaving:
             return
+        self.live.clear()
+        self.away.set()
         if self.since is None:
             self.since, self._reason, self._hint_s = time.monotonic(), situation.reason or "draining", 0.0
         if situation.reason == "draining" and not self._hint_s:
@@ -104,7 +113,6 @@ class Crowd:
         self._interval = 1 / fps
         self._ones: list[_One] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
 
     async def __aenter__(self) -> Self:
         self._ones = [_One(number, self._url, self) for number in range(self._count)]
@@ -124,8 +132,12 @@ class Crowd:
 
     async def stop(self) -> None:
         """Send nothing more, wait for the answers that are due, and leave; outages that go on end now."""
-        self._stopping = True
-        await asyncio.gather(*self._tasks)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            if not task.cancelled():
+                task.result()
         until = time.monotonic() + _ANSWERS_S
         while any(_owed(one.client) for one in self._ones) and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -166,11 +178,12 @@ class Crowd:
 
     async def _send(self, number: int, one: _One) -> None:
         picture = self._pictures[number % len(self._pictures)]
-        due = time.monotonic() + self._interval * number / self._count
-        while not self._stopping:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            due = max(due + self._interval, time.monotonic())
+        await asyncio.sleep(self._interval * number / self._count)
+        while True:
+            await one.live.wait()
             one.client.send(picture)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(one.away.wait(), self._interval)
 
 
 def _owed(client: Client) -> int:

@@ -1,11 +1,18 @@
 """What the clients of a fleet note down."""
 
+import asyncio
+import contextlib
 import math
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
+from framelane.loadtests import fleet_load
 from framelane.loadtests.fleet_check import CHECKS
 from framelane.loadtests.fleet_load import Answered, Crowd, Outage
+from framelane.server.sdk.session import Counts, Situation
+from framelane.server.sdk.states import State
 
 
 def crowd_with(*answers: Answered, outages: tuple[Outage, ...] = ()) -> Crowd:
@@ -43,3 +50,69 @@ def test_outages_are_found_by_when_they_began() -> None:
 
 def test_every_check_says_what_it_is() -> None:
     assert all(check.__doc__ for check in CHECKS.values())
+
+
+class AloneClient:
+    """The SDK's client, of a server that the test plays."""
+
+    def __init__(self, _url: str, *, on_situation: Callable[[Situation], None], **_options: Any) -> None:
+        self.situation = Situation(state=State.IDLE)
+        self.counts = Counts()
+        self.sent = 0
+        self._changed = on_situation
+
+    def becomes(self, state: State, **detail: Any) -> None:
+        self.situation = Situation(state=state, **detail)
+        self._changed(self.situation)
+
+    def connect(self) -> None:
+        self.becomes(State.LIVE)
+
+    async def ready(self) -> None: ...
+
+    def send(self, _data: bytes) -> None:
+        assert self.situation.state is State.LIVE
+        self.sent += 1
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def one_that_sends_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Crowd, AloneClient]]:
+    monkeypatch.setattr(fleet_load, "Client", AloneClient)
+    async with Crowd("http://localhost", [b""], 1, 1 / 3600) as crowd:
+        client: Any = crowd._ones[0].client
+        await settled()
+        assert client.sent == 1
+        yield crowd, client
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_client_waits_for_service_and_sends_as_soon_as_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_that_sends_once_an_hour(monkeypatch) as (_crowd, client):
+        client.becomes(State.DRAINING)
+        client.becomes(State.BACKOFF, reason="draining", retry_in_ms=3000.0)
+        await settled()
+        assert client.sent == 1
+        client.becomes(State.LIVE)
+        await settled()
+        assert client.sent == 2
+
+
+@pytest.mark.parametrize("state", [State.BACKOFF, State.CLOSED])
+async def test_client_that_is_never_served_again_is_an_outage_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
+    async with one_that_sends_once_an_hour(monkeypatch) as (crowd, client):
+        client.becomes(state, reason="lost")
+        await settled()
+        async with asyncio.timeout(10):
+            await crowd.stop()
+        assert [(outage.client, outage.reason) for outage in crowd.outages] == [(0, "lost")]
+        assert client.sent == 1
