@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import psutil
 
@@ -64,6 +64,9 @@ class Process:
         python: another interpreter than this one.
     """
 
+    APART: ClassVar[dict[str, Any]] = {"start_new_session": True}
+    """Ctrl-C is for the bench alone."""
+
     def __init__(
         self,
         arguments: Sequence[str],
@@ -79,7 +82,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                **self.APART,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - the bench has one thread
                 env=dict(environment if environment is not None else clean_environment()),
             )

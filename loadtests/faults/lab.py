@@ -44,6 +44,10 @@ class Target(Server):
         clock: libfaketime, and the file that says by how much the gateway's wall clock is wrong, now.
     """
 
+    APART = {"process_group": 0}  # noqa: RUF012
+    """Linux may share out the CPU by sessions first (autogroup). A low priority would then count among the server's own
+    processes only, and cost the clients here, which would be on other machines, as much as a high one."""
+
     def __init__(
         self,
         options: Sequence[str],

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,12 @@ async def audit(lab: Lab) -> Report:
     """A long job beside clients, real models, in paired rounds: they hardly notice it, and it is right."""
     frames = moving_face(frames=30).frames
     count, rounds, round_s = (60, 2, 2.0) if lab.quick else (500, 5, 8.0)
-    clip = b"".join(frames[number % len(frames)] for number in range(count))
+    short, clip = lab.folder / "short", lab.folder / "clip"
+    short.write_bytes(b"".join(frames))
+    clip.write_bytes(b"".join(frames[number % len(frames)] for number in range(count)))
     ratios, rates = [], []
     async with lab.serving("--device", "cpu", *_ONE_EACH, "--deadline-ms", "2000") as target:
-        await _audit(lab, target.port, b"".join(frames))  # it starts the worker for long jobs, too
+        await _audit(lab, target.port, short)  # it starts the worker for long jobs, too
         different = _different(await _live(target.port, frames), _answers(lab))
         async with Load(target.port, list(frames), clients=8, fps=4.0) as load:
             await asyncio.sleep(2)
@@ -68,7 +71,8 @@ async def audit(lab: Lab) -> Report:
 async def audit_gives_way(lab: Lab) -> Report:
     """The active slot dies while its standby is lent to a long job: the standby comes back, and the job goes on."""
     pictures = told_apart(12)
-    clip = b"".join(pictures[number % 12] for number in range(300))
+    clip = lab.folder / "clip"
+    clip.write_bytes(b"".join(pictures[number % 12] for number in range(300)))
     options = (*sharpness_options(), "--device", "sim:8", *_ONE_EACH)
     async with lab.serving(*options) as target, Load(target.port, pictures, clients=6, fps=8.0) as load:
         job = asyncio.create_task(_audit(lab, target.port, clip))
@@ -112,15 +116,13 @@ def _same(live: dict[str, Any], audited: dict[str, Any]) -> bool:
     )
 
 
-async def _audit(lab: Lab, port: int, clip: bytes) -> dict[str, Any]:
+async def _audit(lab: Lab, port: int, clip: Path) -> dict[str, Any]:
     """Run a job over a clip: its end; ``_answers`` are its results.
 
     Its client is a process of low priority that only keeps what it reads: it would run on another machine.
     """
-    path = lab.folder / "clip"
-    path.write_bytes(clip)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _AUDIT_CLIENT, str(port), str(path), str(lab.folder / _ANSWERS)
+        sys.executable, "-c", _AUDIT_CLIENT, str(port), str(clip), str(lab.folder / _ANSWERS)
     )
     assert await process.wait() == 0
     with (lab.folder / _ANSWERS).open("rb") as answers:
