@@ -21,12 +21,12 @@ import msgspec
 from msgspec import Meta
 
 from framelane.loadtests.cost import Price, cost_per_month, cost_per_user_hour
+from framelane.models.devices import DeviceError
+from framelane.models.providers import CONTEXT_BYTES, MPS_CLIENTS, arena_budget
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 
-CONTEXT_MIB = 430.0
-"""GPU memory of a process's CUDA context: 256 to 430 MiB were seen."""
 MAX_GATEWAY = 0.7
 """Share of its one core that a gateway may be busy before its delays show."""
 
@@ -100,6 +100,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     model_mib: NotNegative = 300.0
     headroom: Annotated[float, Meta(ge=0, lt=1)] = 0.3
 
+    @property
+    def processes(self) -> int:
+        """Slots of all kinds on one card; above a density of two, standbys are the card's and no replica's."""
+        return self.slots_per_gpu + self.standby_per_gpu
+
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
     """What one resource asks for."""
@@ -145,12 +150,7 @@ def make_plan(demand: Demand, stages: Stages, layout: Layout, price: Price) -> P
         PlanError: one card cannot hold the slots, or the machine has no card or no cores to plan with.
     """
     cards = max(price.gpus, 1)
-    memory = _memory_gib(layout)
-    if price.gpu_memory_gib and memory > price.gpu_memory_gib:
-        raise PlanError(
-            f"{layout.slots_per_gpu} active and {layout.standby_per_gpu} standby slots take {memory:.1f} GiB of a card "
-            f"that has {price.gpu_memory_gib:g}: fewer slots, or a smaller model"
-        )
+    _check_card(layout, price.gpu_memory_gib)
     free = 1 - layout.headroom
     per_card = per_gpu(stages, layout.slots_per_gpu) * free
     gpus = math.ceil(demand.per_second / per_card - 1e-9)
@@ -171,7 +171,7 @@ def make_plan(demand: Demand, stages: Stages, layout: Layout, price: Price) -> P
         workers=max(replicas, math.ceil(demand.per_second * stages.worker_ms / 1000 / free)),
         limit=deciding.resource,
         needs=tuple(needs),
-        gpu_memory_gib=memory,
+        gpu_memory_gib=layout.processes * (CONTEXT_BYTES / 2**20 + layout.model_mib) / 1024,
         utilisation=demand.per_second / (per_gpu(stages, layout.slots_per_gpu) * machines * cards),
         usd_per_hour=price.usd_per_hour * machines,
         usd_per_user_hour=cost_per_user_hour(price.usd_per_hour, machines, demand.users),
@@ -185,8 +185,22 @@ def per_gpu(stages: Stages, slots: int) -> float:
     return slots / (stages.slot_ms / 1000 * stages.tax_at(slots))
 
 
-def _memory_gib(layout: Layout) -> float:
-    return (layout.slots_per_gpu + layout.standby_per_gpu) * (CONTEXT_MIB + layout.model_mib) / 1024
+def _check_card(layout: Layout, memory_gib: float) -> None:
+    """Refuse what ``serve`` would refuse: more processes than MPS serves on a card, or than its memory holds."""
+    slots = f"{layout.slots_per_gpu} active and {layout.standby_per_gpu} standby slots"
+    if layout.processes > MPS_CLIENTS:
+        raise PlanError(f"{slots} on a card: MPS serves at most {MPS_CLIENTS} processes of one; plan fewer")
+    if not memory_gib:
+        return
+    try:
+        budget = arena_budget(int(memory_gib * 2**30), layout.processes, 1) / 2**20
+    except DeviceError as error:
+        raise PlanError(error.message) from None
+    if budget < layout.model_mib:
+        raise PlanError(
+            f"{slots} on a card of {memory_gib:g} GiB leave {budget:.0f} MiB for each one's model, which takes "
+            f"{layout.model_mib:g}: fewer slots, or a smaller model"
+        )
 
 
 def _gpu_need(gpus: int, cards: int, per_card: float, stages: Stages, layout: Layout) -> Need:

@@ -20,6 +20,8 @@ CONTEXT_BYTES = 512 * 2**20
 """What a process takes of a card before any model: its CUDA context, the libraries' kernels and handles."""
 MIN_ARENA_BYTES = 128 * 2**20
 """Below this a model's arena is of no use."""
+MPS_CLIENTS = 60
+"""Processes that MPS serves on one card."""
 _KEEP_FREE = 0.05
 _TENSORRT_WORKSPACE = 2**30
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from .config import Settings
 from .plan import Plan
 from .protocol import MAX_RESULT_BYTES
+from .slots.cards import OWN_STANDBYS, uses_cards
 
 
 def cautions(settings: Settings, plan: Plan) -> list[str]:
@@ -46,6 +47,13 @@ def _processes(settings: Settings, plan: Plan) -> Iterator[str]:
         yield (
             f"gpu_permits = {settings.gpu_permits} with active_slots = {plan.active_slots}: the other slots only wait; "
             f"let some of them be standby_slots"
+        )
+    crowded = settings.gpu_density > OWN_STANDBYS and uses_cards(plan.device, plan.gpu)
+    if crowded and settings.standby_slots and settings.gpu_standbys is None:
+        yield (
+            f"gpu_density = {settings.gpu_density} with standby_slots = {settings.standby_slots}: if each replica has "
+            f"them, a card holds {settings.gpu_density * settings.standby_slots} standbys; one replica's are enough: "
+            f"give the others standby_slots = 0, and all of them gpu_standbys = {settings.standby_slots}"
         )
     held, least = plan.workers * plan.credits, plan.active_slots
     if held < least:

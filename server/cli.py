@@ -170,13 +170,14 @@ def _facts(settings: Settings) -> Facts:
     from .ops.machine import read_machine
     from .plan import make_plan
 
-    gpu, processes, problem = read_gpu_facts_apart(thoroughly=True), 1, ""
+    device = parse_device(settings.device)
+    gpu, processes, card_slots, problem = read_gpu_facts_apart(thoroughly=True), 1, 1, ""
     try:
         plan = make_plan(settings, read_machine(), gpu)
-        processes = plan.processes + 1
+        processes, card_slots = plan.processes + 1, plan.card_slots
     except FramelaneError as error:
         problem = error.message
-    return gather(settings, parse_device(settings.device), gpu, processes, problem)
+    return gather(settings, device, gpu, processes, problem, card_slots)
 
 
 @main.group(invoke_without_command=True, short_help="List the models at hand, or check one of your own.")

@@ -86,6 +86,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu_density: Annotated[
         int, Meta(ge=1, le=60, description="replicas that share each card; its memory is divided among all their slots")
     ] = 1
+    gpu_standbys: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description="standby slots on each card, those of all replicas together; by default each replica is "
+                "taken to have as many as this one",
+            ),
+        ]
+        | None
+    ) = None
     gpu_nhwc: Annotated[bool, Meta(description="on a card: convert convolutions to channels last")] = False
     gpu_conv_search: Annotated[
         Literal["heuristic", "exhaustive", "default"],

@@ -13,7 +13,7 @@ from framelane.preprocess.memory import FrameCells
 from .config import ConfigError, Settings
 from .ops.machine import Machine
 from .protocol import MAX_RESULT_BYTES
-from .slots.cards import ACTIVE_PER_CARD, cards_of, check_cards, per_card, uses_cards
+from .slots.cards import ACTIVE_PER_CARD, cards_of, check_cards, default_active, per_card, uses_cards
 
 _CREDITS = 4
 _TOO_MANY_WHEELS = 2
@@ -51,6 +51,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def slots(self) -> int:
         """Slots of all kinds."""
         return self.active_slots + self.standby_slots + self.audit_slots
+
+    @property
+    def card_slots(self) -> int:
+        """Slots of this replica on its fullest card."""
+        return math.ceil(self.slots / len(cards_of(self.device)))
 
     @property
     def processes(self) -> int:
@@ -135,9 +140,8 @@ def _slots(device: Device, cores: int, gpu: GpuFacts | None) -> tuple[int, str]:
     if device.simulated:
         return 1, "one run at a time on one device; raise it where `framelane probe` shows that it pays"
     if uses_cards(device, gpu):
-        cards = len(cards_of(device))
         why = f"{ACTIVE_PER_CARD} per card fill each other's gaps; `framelane probe` tells what more would bring"
-        return ACTIVE_PER_CARD * cards, why
+        return default_active(device), why
     return cores, "one per core: each runs its models on one thread; woken while a core is free for it"
 
 

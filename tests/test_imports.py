@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "framelane.server.options": WORDS | MODEL_SIDE,
     "framelane.server.proof": WORDS | MODEL_SIDE,
     "framelane.server.plan": WORDS | MODEL_SIDE | {"framelane.server.ops", "framelane.server.slots"},
-    "framelane.server.cautions": WORDS | MODEL_SIDE | {"framelane.server.plan"},
+    "framelane.server.cautions": WORDS | MODEL_SIDE | {"framelane.server.plan", "framelane.server.slots"},
     "framelane.server.explain": WORDS
     | MODEL_SIDE
     | {"framelane.server.ops", "framelane.server.plan", "framelane.server.options", "framelane.server.cautions"},
@@ -65,7 +65,8 @@ MAY_IMPORT = {
     | BELOW_DOORS
     | {"framelane.server.ops", "framelane.server.doors", "framelane.server.app", "framelane.server.plan"}
     | {"framelane.server.options", "framelane.server.cautions"},
-    "framelane.loadtests": PUBLIC,
+    "framelane.loadtests": PUBLIC | {"framelane.loadtests.plan"},
+    "framelane.loadtests.plan": PUBLIC | MODEL_SIDE | {"framelane.loadtests"},  # what a card holds is what `serve` says
     # These measure the parts themselves: sessions, and the slot's thread for a card.
     "framelane.loadtests.gpu_loop": MODEL_SIDE | {"framelane.loadtests"},
     "framelane.loadtests.gpu_checks": MODEL_SIDE | {"framelane.loadtests", "framelane.server.slots"},

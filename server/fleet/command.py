@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from framelane.models.errors import FramelaneError
+from framelane.models.gpu import read_gpu_facts_apart
 from framelane.preprocess.children import START_FAILED
 from framelane.preprocess.logs import set_up_logs
 from framelane.server.config import ConfigError, Settings
 from framelane.server.doors.entrance import warn_of_open_door
 from framelane.server.options import settings_from, settings_options
-from framelane.server.plan import Choice
+from framelane.server.plan import Choice, needs_gpu_facts
 
 from . import haproxy
 from .fleet import Fleet, FleetConfig
 from .front import Front, HAProxy, SharedPort, find_haproxy
-from .layout import MOST_REPLICAS, Layout, Member, lay_out
+from .layout import MOST_REPLICAS, Layout, Member, check_cards_of, lay_out, on_its_card
 
 _OWN = (
     "host",
@@ -89,6 +91,8 @@ def main(
             cpus=sorted(os.sched_getaffinity(0)),
             ports=free,
         )
+        if any(needs_gpu_facts(msgspec.structs.replace(settings, device=name)) for name in names):
+            check_cards_of(settings, layout.members, read_gpu_facts_apart())
         _run(settings, layout, balancer, port, free[len(layout.members)], _passed_on(config, given))
     except FramelaneError as error:
         click.secho(f"framelane: {error.message}", fg="red", err=True)
@@ -169,9 +173,8 @@ def _commands(
         own += ["--trusted-proxies", ",".join(filter(None, (settings.trusted_proxies, balancer)))]
         if shared_port:
             own = ["--host", settings.host, *own[2:], "--shared-port", str(shared_port)]
-        neighbours = sum(other.device == member.device for other in layout.members)
-        if settings.gpu_density == 1:
-            own += ["--gpu-density", str(neighbours)]  # its slots share a card's memory with theirs
+        for key, value in on_its_card(settings, layout.members, member).items():
+            own += [f"--{key.replace('_', '-')}", str(value)]
         for key in ("record", "trace"):
             if getattr(settings, key):
                 own += [f"--{key}", f"{getattr(settings, key)}.{member.name}"]

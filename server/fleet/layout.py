@@ -14,11 +14,14 @@ from collections.abc import Sequence
 import msgspec
 
 from framelane.models.devices import parse_device
-from framelane.server.config import ConfigError
+from framelane.models.gpu import GpuFacts
+from framelane.server.config import ConfigError, Settings
 from framelane.server.plan import Choice
+from framelane.server.slots.cards import OWN_STANDBYS, cards_of, check_cards, default_active, uses_cards
 
 DEFAULT_REPLICAS = 3
 MOST_REPLICAS = 64
+_CARDS = ("cuda", "tensorrt")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,38 @@ def lay_out(
     )
     workers = None if shares else max(1, len(cpus) // serving)
     return Layout(members=members, active=serving, shares=shares, workers=workers, choices=choices)
+
+
+def on_its_card(settings: Settings, members: Sequence[Member], member: Member) -> dict[str, int]:
+    """The settings of one replica that follow from those which share its card.
+
+    How many they are, since all slots of a card divide its memory; and who has the standbys. Up to two replicas have
+    their own; of more, the first on each card has them for all.
+    """
+    neighbours = [other for other in members if other.device == member.device]
+    density = settings.gpu_density if settings.gpu_density > 1 else len(neighbours)
+    device = parse_device(member.device)
+    standbys = settings.standby_slots
+    if density <= OWN_STANDBYS or not standbys or settings.gpu_standbys is not None or device.kind not in _CARDS:
+        return {"gpu_density": density}
+    return {
+        "gpu_density": density,
+        "standby_slots": standbys if member is neighbours[0] else 0,
+        "gpu_standbys": -(-standbys // len(cards_of(device))),
+    }
+
+
+def check_cards_of(settings: Settings, members: Sequence[Member], gpu: GpuFacts) -> None:
+    """Refuse more replicas than a card holds, before one is started.
+
+    Raises:
+        DeviceError, ConfigError: see ``cards.check_cards``.
+    """
+    for member in members:
+        device = parse_device(member.device)
+        if uses_cards(device, gpu):
+            own = msgspec.structs.replace(settings, **on_its_card(settings, members, member))
+            check_cards(own, device, own.active_slots or default_active(device), gpu)
 
 
 def share_cpus(cpus: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:

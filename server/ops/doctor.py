@@ -14,14 +14,15 @@ import msgspec
 
 from framelane.models.devices import Device
 from framelane.models.gpu import GpuFacts, explain
+from framelane.models.providers import MPS_CLIENTS
 
 from .machine import Machine
 
-_MPS_CLIENTS = 60
 _MIN_FILES = 4096
 _BACKLOG = 2048
 _MIN_MEMORY = 1 << 30
 _MUCH_THROTTLING = 0.05
+_MUCH_MPS = 0.8
 _CLOCK_STEP_NS = 1_000_000
 _FAST_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"}
 _TASKS_PER_PROCESS = 8
@@ -53,7 +54,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         synchronised: whether the wall clock follows a time server.
         throttled: share of periods in which the container's CPU limit stopped it.
         oom_kills: processes of this container that were killed for memory.
-        mps_clients: processes that the MPS server of this machine serves.
+        card_slots: processes that ``serve`` would start on one card.
+        mps_clients: processes that the MPS server of this machine serves, on all cards.
         nvml_problem: why the cards cannot be watched.
         redis_problem: why the configured Redis cannot be used.
     """
@@ -74,6 +76,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     synchronised: bool | None = None
     throttled: float | None = None
     oom_kills: int = 0
+    card_slots: int = 1
     mps_clients: int | None = None
     nvml_problem: str = ""
     redis: str = ""
@@ -135,9 +138,11 @@ def _mps(facts: Facts) -> Iterator[Finding]:
     clients = facts.mps_clients
     if clients is None:
         return
-    level: Level = "wrong" if clients >= _MPS_CLIENTS else "note" if clients >= 0.8 * _MPS_CLIENTS else "fine"
+    most = MPS_CLIENTS * max(1, len(facts.gpu.driver.cards) if facts.gpu else 1)  # which card a client has is not told
+    then = clients + facts.card_slots
+    level: Level = "wrong" if then > most else "note" if then > _MUCH_MPS * most else "fine"
     cure = "end other processes, or lower active_slots, standby_slots or gpu_density" if level != "fine" else ""
-    yield Finding(level, "MPS", f"{clients} of {_MPS_CLIENTS} clients", cure)
+    yield Finding(level, "MPS", f"{clients} of {most} clients; `serve` would add {facts.card_slots} on a card", cure)
 
 
 def _nvml(facts: Facts) -> Iterator[Finding]:

@@ -31,7 +31,9 @@ _TIMEX_BYTES = 256
 _LOOKS = 1000
 
 
-def gather(settings: Settings, device: Device, gpu: GpuFacts | None, processes: int, plan_problem: str) -> Facts:
+def gather(
+    settings: Settings, device: Device, gpu: GpuFacts | None, processes: int, plan_problem: str, card_slots: int = 1
+) -> Facts:
     """Look at this machine with the eyes of these settings."""
     names, models_problem = _models(settings.models)
     cards = Cards()
@@ -54,6 +56,7 @@ def gather(settings: Settings, device: Device, gpu: GpuFacts | None, processes: 
         synchronised=_synchronised(),
         throttled=_throttled(_table(_CGROUP / "cpu.stat")),
         oom_kills=_table(_CGROUP / "memory.events").get("oom_kill", 0),
+        card_slots=card_slots,
         mps_clients=_mps_clients(),
         nvml_problem=cards.problem,
         redis=_shown(settings.redis),

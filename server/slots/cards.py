@@ -1,9 +1,9 @@
 """Which slots go on which card, and whether they fit: decided from facts of the driver, without I/O.
 
 Slots take turns over the cards of a device (``cuda:0,1,2,3``). All slots of all replicas that share a card (its
-*density*) divide its memory, and MPS serves at most 60 processes of a card. Up to two replicas on a card each have the
-standbys that they ask for. Above that one standby per card is enough: those of one replica are counted, and only one
-should be started with some.
+*density*) divide its memory, and MPS serves only so many processes of a card. Unless somebody says how many standbys
+there are on a card, each of its replicas is taken to have as many as this one. A fleet says it: with more than two
+replicas on a card one of them keeps the standbys, for all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Set
 
 from framelane.models.devices import Device
 from framelane.models.gpu import GpuFacts, explain
-from framelane.models.providers import Tuning, arena_budget
+from framelane.models.providers import MPS_CLIENTS, Tuning, arena_budget
 from framelane.server.config import ConfigError, Settings
 
 ACTIVE_PER_CARD = 2
 """Two fill each other's gaps between runs; more are slower each, and rarely more in total: `framelane probe` tells."""
-MPS_CLIENTS = 60
-_OWN_STANDBYS = 2
+OWN_STANDBYS = 2
+"""Up to so many replicas on a card each have standbys of their own; above that, one replica has them for all."""
 
 
 def uses_cards(device: Device, gpu: GpuFacts | None) -> bool:
@@ -34,14 +34,18 @@ def cards_of(device: Device) -> tuple[int, ...]:
     return device.cards or (device.index,)
 
 
+def default_active(device: Device) -> int:
+    """How many active slots a replica has on its cards where nobody says it."""
+    return ACTIVE_PER_CARD * len(cards_of(device))
+
+
 def per_card(settings: Settings, device: Device, active: int) -> int:
     """Processes on the fullest card, those of the other replicas that share it included."""
     cards = len(cards_of(device))
-    spare = settings.standby_slots
     own = active + settings.audit_slots
-    if settings.gpu_density <= _OWN_STANDBYS:
-        return settings.gpu_density * math.ceil((own + spare) / cards)
-    return settings.gpu_density * math.ceil(own / cards) + math.ceil(spare / cards)
+    if settings.gpu_standbys is None:
+        return settings.gpu_density * math.ceil((own + settings.standby_slots) / cards)
+    return settings.gpu_density * math.ceil(own / cards) + settings.gpu_standbys
 
 
 def check_cards(settings: Settings, device: Device, active: int, gpu: GpuFacts | None) -> None:
@@ -49,13 +53,20 @@ def check_cards(settings: Settings, device: Device, active: int, gpu: GpuFacts |
 
     Raises:
         DeviceError: more slots than fit the card's memory.
-        ConfigError: more processes than MPS serves; a card that the driver does not list.
+        ConfigError: more processes than MPS serves; a card that the driver does not list; fewer standbys on a card than
+            this replica alone has.
     """
+    own = math.ceil(settings.standby_slots / len(cards_of(device)))
+    if settings.gpu_standbys is not None and settings.gpu_standbys < own:
+        raise ConfigError(
+            f"gpu_standbys = {settings.gpu_standbys}, but this replica alone has {own} standby slot(s) on a card: "
+            "raise gpu_standbys, or leave it out"
+        )
     processes = per_card(settings, device, active)
     if processes > MPS_CLIENTS:
         raise ConfigError(
             f"{processes} slots would share a card, and MPS serves at most {MPS_CLIENTS} processes of one; lower "
-            "active_slots, standby_slots, audit_slots or gpu_density"
+            "active_slots, standby_slots, audit_slots or gpu_density (the replicas that share the card)"
         )
     if gpu is None:
         return

@@ -1,11 +1,14 @@
 """Plans and projections, with the campaign's figures."""
 
+import contextlib
 import importlib.resources
 
 import pytest
 
 from framelane.loadtests.cost import Price, parse_prices
 from framelane.loadtests.plan import Demand, Layout, PlanError, Stages, error_of, make_plan, per_gpu, project
+from framelane.models.devices import DeviceError
+from framelane.models.providers import arena_budget
 
 PRICES = parse_prices(importlib.resources.files("framelane.loadtests").joinpath("prices.toml").read_text())
 L40S = PRICES["aws-g6e-xlarge"]
@@ -74,8 +77,44 @@ def test_gateways_ask_for_replicas_of_their_own():
 
 
 def test_slots_that_do_not_fit_the_card_are_refused():
-    with pytest.raises(PlanError, match=r"of a card that has 22\.5"):
+    with pytest.raises(PlanError, match=r"a card of 22\.5 GiB"):
         make_plan(Demand(users=1), Stages(worker_ms=1, slot_ms=1), Layout(slots_per_gpu=40), PRICES["aws-g6-xlarge"])
+
+
+@pytest.mark.parametrize("slots", [57, 60])
+def test_more_slots_than_mps_serves_are_refused_on_a_card_of_any_size(slots):
+    layout = Layout(slots_per_gpu=slots, standby_per_gpu=3)
+    price = Price(usd_per_hour=1, as_of="today", source="x")
+    if slots + 3 > 60:
+        with pytest.raises(PlanError, match="MPS serves at most 60"):
+            make_plan(Demand(users=1), Stages(worker_ms=1, slot_ms=1), layout, price)
+    else:
+        make_plan(Demand(users=1), Stages(worker_ms=1, slot_ms=1), layout, price)
+
+
+@pytest.mark.parametrize("machine", ["aws-g6-xlarge", "aws-g6e-xlarge"])
+@pytest.mark.parametrize("model_mib", [0, 128, 300, 2000])
+def test_what_is_planned_is_what_serve_takes(machine, model_mib):
+    price = PRICES[machine]
+    planned = [slots for slots in range(1, 60) if fits(slots, price, model_mib)]
+    assert planned == [slots for slots in range(1, 60) if share(slots + 1, price) >= model_mib]
+    assert planned
+
+
+def fits(slots, price, model_mib):
+    layout = Layout(slots_per_gpu=slots, standby_per_gpu=1, model_mib=model_mib)
+    with contextlib.suppress(PlanError):
+        make_plan(Demand(users=1), Stages(worker_ms=1, slot_ms=1), layout, price)
+        return True
+    return False
+
+
+def share(processes, price):
+    """MiB that ``serve`` gives each slot's model; less than nothing where it refuses."""
+    try:
+        return arena_budget(int(price.gpu_memory_gib * 2**30), processes, 1) / 2**20
+    except DeviceError:
+        return -1
 
 
 def test_what_is_not_known_is_said():

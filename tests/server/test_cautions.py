@@ -29,6 +29,7 @@ def test_defaults_are_fine() -> None:
         ({"device": "cpu", "gpu_permits": 1}, "gpu_permits has no use on the CPU"),
         ({"device": "cuda", "gpu_permits": 1, "active_slots": 2}, "the other slots only wait"),
         ({"device": "cuda", "active_slots": 4, "workers": 1, "credits": 2}, "credits = 4 would do"),
+        ({"device": "cuda", "gpu_density": 4, "standby_slots": 1}, "a card holds 4 standbys"),
         ({"workers": 2, "credits": 3, "in_work": 7}, "cells for 6 frames: no more can be in work"),
         ({"mailbox_bytes": 2**20, "max_frame_bytes": 2**21}, "always refused as rate_limited"),
         ({"outbox_bytes": 2**16}, "raise outbox_bytes"),
@@ -39,6 +40,12 @@ def test_defaults_are_fine() -> None:
 )
 def test_what_cannot_work_together_is_said_with_its_cure(settings: dict[str, object], words: str) -> None:
     assert any(words in caution for caution in warned(**settings)), warned(**settings)
+
+
+def test_standbys_that_are_shared_or_few_are_fine() -> None:
+    assert warned(device="cuda", gpu_density=4, standby_slots=1, gpu_standbys=1) == []
+    assert warned(device="cuda", gpu_density=2, standby_slots=1) == []
+    assert warned(device="cpu", gpu_density=4, standby_slots=1) == []
 
 
 def test_a_card_has_room_for_more_slots_than_cores() -> None:

@@ -77,14 +77,39 @@ def test_more_slots_than_the_memory_of_a_card_holds_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("density", "active", "standby", "cards", "processes"),
-    [(1, 2, 1, 1, 3), (2, 2, 1, 1, 6), (3, 2, 1, 1, 7), (10, 2, 2, 1, 22), (1, 8, 4, 4, 3), (1, 2, 1, 2, 2)],
+    [(1, 2, 1, 1, 3), (2, 2, 1, 1, 6), (3, 2, 1, 1, 9), (10, 2, 2, 1, 40), (1, 8, 4, 4, 3), (1, 2, 1, 2, 2)],
 )
-def test_above_density_two_a_card_has_the_standbys_of_one_replica(
+def test_standbys_of_the_other_replicas_of_a_card_are_counted(
     density: int, active: int, standby: int, cards: int, processes: int
 ) -> None:
     device = parse_device("cuda:" + ",".join(map(str, range(cards))))
     settings = Settings(gpu_density=density, standby_slots=standby)
     assert per_card(settings, device, active) == processes
+
+
+@pytest.mark.parametrize(
+    ("density", "active", "standby", "on_card", "processes"), [(3, 2, 1, 1, 7), (3, 2, 0, 1, 7), (10, 2, 2, 2, 22)]
+)
+def test_standbys_that_one_replica_of_a_card_has_for_all_are_counted_once(
+    density: int, active: int, standby: int, on_card: int, processes: int
+) -> None:
+    settings = Settings(gpu_density=density, standby_slots=standby, gpu_standbys=on_card)
+    assert per_card(settings, parse_device("cuda"), active) == processes
+
+
+def test_standbys_of_ones_own_are_no_more_than_the_card_is_said_to_have() -> None:
+    with pytest.raises(ConfigError, match="gpu_standbys = 1, but this replica alone has 2"):
+        make_plan(Settings(device="cuda", standby_slots=2, gpu_standbys=1), machine(8), cards(1))
+    make_plan(Settings(device="cuda:0,1", standby_slots=2, gpu_standbys=1), machine(8), cards(2))
+
+
+def test_what_only_the_standbys_of_others_make_too_much_is_refused() -> None:
+    """12 replicas of two active slots fit an L4, and one standby for all; not one standby each."""
+    shared = {"device": "cuda", "gpu_density": 12, "active_slots": 2, "standby_slots": 1}
+    with pytest.raises(DeviceError, match="36 slots"):
+        make_plan(Settings(**shared), machine(16, 64), cards(1))  # type: ignore[arg-type]
+    plan = make_plan(Settings(**shared, gpu_standbys=1), machine(16, 64), cards(1))  # type: ignore[arg-type]
+    assert reasons(plan)["slots per card"][0] == "25"
 
 
 def test_slots_take_turns_over_the_cards_and_divide_their_memory() -> None:

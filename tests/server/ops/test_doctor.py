@@ -49,6 +49,7 @@ WRONG = [
     ({"gpu": GpuFacts()}, "ONNX Runtime", "framelane[cpu]"),
     ({"gpu": GpuFacts(wheels={"onnxruntime": "1"}, driver=GPU.driver)}, "card", "framelane[gpu]"),
     ({"mps_clients": 60}, "MPS", "gpu_density"),
+    ({"mps_clients": 50, "card_slots": 11}, "MPS", "gpu_density"),
     ({"machine": Machine(0.5, "the container's cpu.max", 16 * GIB, "memory")}, "cores", "--cpus"),
     ({"machine": Machine(4, "cores", GIB // 2, "the container's memory.max")}, "memory", "half a GiB"),
     ({"files": (1024, 524288)}, "open files", "ulimit -n 65536"),
