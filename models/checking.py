@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import resource
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -265,18 +264,12 @@ def relative_error(one: Any, other: Any) -> float:
 
 def _slow_operators(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning | None) -> list[SlowOp]:
     """The operators that ONNX Runtime's own profile gives most of the time; a card's times are those of launching."""
-    with tempfile.TemporaryDirectory() as folder:
-        opened = runtime.open_model(ort, spec, device, tuning or Tuning(), profile=str(Path(folder, "profile")))
-        feed = {tensor.name: np.zeros((1, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
-        for _ in range(_PROFILED_RUNS):
-            opened.session.run(None, feed)
-        events = json.loads(Path(opened.session.end_profiling()).read_text())
-    return slow_operators(events, device.kind)
+    opened = runtime.open_model(ort, spec, device, tuning or Tuning(), runs=_PROFILED_RUNS)
+    return slow_operators(opened.kernels, device.kind)
 
 
-def slow_operators(events: list[dict[str, Any]], kind: str) -> list[SlowOp]:
+def slow_operators(kernels: list[dict[str, Any]], kind: str) -> list[SlowOp]:
     """Operators that take a tenth of a profile's time; those with a known cure from a hundredth on."""
-    kernels = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
     times: Counter[str] = Counter()
     nodes: dict[str, set[str]] = {}
     for event in kernels:

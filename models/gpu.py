@@ -32,7 +32,7 @@ _OUT_OF_MEMORY = (
     "Available memory of",
     "STATUS_ALLOC_FAILED",  # of cuBLAS and cuDNN
 )
-_NO_CUDNN = "cuDNN is not available"  # ONNX Runtime opens a session without it, and says so when it is needed
+_NO_CUDNN = re.compile(r"cuDNN is (?:unavailable|not available)[^\n]*")  # it is missed when the first run needs it
 _FAILURE = re.compile(r"(?:CUDA|CUBLAS|CUDNN|CUFFT) failure \d+: [^;\n]*")
 _TIMEOUT_S = 60
 _INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'framelane[gpu]'"
@@ -132,8 +132,8 @@ def explain_error(error: str) -> str:
             "the card's memory is full; run fewer slots on it, lower max_batch in model.toml, or say with "
             "--gpu-density how many replicas share the card (nvidia-smi shows who uses it)"
         )
-    if _NO_CUDNN in error:
-        return "cuDNN is missing; run: pip install 'framelane[gpu]'"
+    if missing := _NO_CUDNN.search(error):
+        return f"cuDNN is missing ({missing[0].strip()}); run: pip install 'framelane[gpu]'"
     if failure := _FAILURE.search(error):
         return (
             f"the card refuses it ({failure[0].strip()}); nvidia-smi must work here and show free memory; a newer "

@@ -1,8 +1,8 @@
 """ONNX Runtime: found, opened, and proven to run where it was asked to. The only module that imports it.
 
 ONNX Runtime silently falls back to the CPU where a card cannot be had, and its lists of providers go on saying CUDA.
-So a session is asked which provider it has and which one got each node, and what is missing is found out by
-``gpu.explain``.
+So a session is asked which provider it has, its first run is profiled to see on which one each node ran, and what is
+missing is found out by ``gpu.explain``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import json
 import os
+import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from . import gpu
 from .cuda import DriverFacts, read_driver
@@ -25,19 +29,33 @@ from .devices import Device, DeviceError
 from .errors import FramelaneError, ModelError
 from .providers import PROVIDERS, Tuning, engine_key, providers
 from .registry import ModelSpec
+from .signature import check_signature
 
 _SHOWN = 5
 _ONLY_FATAL = 4
+NO_GRAPH = ("gpu_graph_id", "-1")
+"""Entry of a run's options: launch kernel by kernel, whatever the session has recorded."""
 _TENSORRT = ("libnvinfer.so.10", "libnvonnxparser.so.10")
 _TENSORRT_WHEEL = "tensorrt_libs"
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """An ONNX Runtime session and what is known of it: nodes by provider, and the operators that fell to the CPU."""
+    """An ONNX Runtime session and what is known of it.
+
+    Attributes:
+        nodes: by provider, as they were given out when it was opened; ``on_cpu``: the operators that fell to the CPU.
+        kernels: events of ONNX Runtime's own profile of the first runs, one per node and run.
+    """
 
     session: Any
     nodes: dict[str, int]
     on_cpu: dict[str, int]
+    kernels: list[dict[str, Any]]
+
+    @property
+    def ran(self) -> dict[str, int]:
+        """How many nodes ran on which provider, as those runs show it."""
+        return dict(Counter(provider for _, provider in {(k["name"], k["args"]["provider"]) for k in self.kernels}))
 
     @property
     def fallen(self) -> str:
@@ -85,16 +103,16 @@ def _versions(ort: Any, driver: DriverFacts) -> str:
     return f"ort{ort.__version__}-trt{tensorrt}-driver{release}"
 
 
-def open_model(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning, profile: str = "") -> Opened:
-    """Open a model on a device, and prove that it is the one that was asked for.
+def open_model(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning, runs: int = 1) -> Opened:
+    """Open a model on a device, and prove by a run that it is the one that was asked for.
 
     Args:
         ort: from ``load``.
         spec, device, tuning: what, where and how; the device is not "auto".
-        profile: begin of the name of a profile to write.
+        runs: of one item of zeros, which are profiled; after them the session profiles no more.
 
     Raises:
-        ModelError: the file cannot be opened there.
+        ModelError: the file and ``model.toml`` disagree, or it cannot be opened, or not be run there.
         DeviceError: the device cannot be had; the message names the cure.
     """
     provider = PROVIDERS[device.kind]
@@ -104,19 +122,40 @@ def open_model(ort: Any, spec: ModelSpec, device: Device, tuning: Tuning, profil
         raise _refused(device, "")
     path = str(model_file(spec, device, tuning))
     chosen = providers(device, tuning, spec, _engine_key(ort, spec, device, tuning))
+    with tempfile.TemporaryDirectory(prefix="framelane-") as folder:
+        options = session_options(ort, profile=str(Path(folder, "profile")))
+        with _explained(spec, device, "opened"):
+            session = ort.InferenceSession(path, options, providers=chosen, enable_fallback=0)
+        used = session.get_providers()[0]
+        if used != provider:  # available providers and get_device() lie here; this list does not
+            raise _refused(device, used)
+        check_signature(spec, session)
+        with _explained(spec, device, "run"):
+            opened = Opened(session, *_assigned(session), _profiled(ort, session, spec, runs))
+    if provider not in opened.ran:
+        raise DeviceError(f"device {device.name}: not one node of model {spec.name} ran there ({opened.fallen})")
+    return opened
+
+
+@contextlib.contextmanager
+def _explained(spec: ModelSpec, device: Device, what: str) -> Iterator[None]:
     try:
-        session = ort.InferenceSession(path, session_options(ort, profile), providers=chosen, enable_fallback=0)
+        yield
     except Exception as error:
         if device.kind != "cpu" and (why := gpu.explain(gpu.read_gpu_facts(), device.kind, device.index, str(error))):
             raise DeviceError(f"device {device.name}: {why}") from error
-        raise ModelError(f"model {spec.name} ({spec.path}) cannot be opened on {device.name}: {error}") from error
-    used = session.get_providers()[0]
-    if used != provider:  # available providers and get_device() lie here; this list does not
-        raise _refused(device, used)
-    opened = _opened(session)
-    if device.kind != "cpu" and not any(count for name, count in opened.nodes.items() if name != PROVIDERS["cpu"]):
-        raise DeviceError(f"device {device.name}: not one node of model {spec.name} can run there ({opened.fallen})")
-    return opened
+        raise ModelError(f"model {spec.name} ({spec.path}) cannot be {what} on {device.name}: {error}") from error
+
+
+def _profiled(ort: Any, session: Any, spec: ModelSpec, runs: int) -> list[dict[str, Any]]:
+    """Run, and see in ONNX Runtime's own profile which provider each node ran on."""
+    options = ort.RunOptions()
+    options.add_run_config_entry(*NO_GRAPH)  # a replayed graph has no nodes, and shapes of its own
+    feed = {tensor.name: np.zeros((1, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
+    for _ in range(runs):
+        session.run(None, feed, options)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    return [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
 
 
 def model_file(spec: ModelSpec, device: Device, tuning: Tuning) -> Path:
@@ -168,8 +207,8 @@ def session_options(ort: Any, profile: str = "") -> Any:
     return options
 
 
-def _opened(session: Any) -> Opened:
-    """Which provider got how many nodes, as the session recorded it."""
+def _assigned(session: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Which provider got how many nodes, as the session recorded it, and the operators that the CPU got."""
     nodes: Counter[str] = Counter()
     on_cpu: Counter[str] = Counter()
     for part in session.get_provider_graph_assignment_info():
@@ -177,7 +216,7 @@ def _opened(session: Any) -> Opened:
         nodes[part.ep_name] += len(names)
         if part.ep_name == PROVIDERS["cpu"]:
             on_cpu.update(names)
-    return Opened(session, dict(nodes), dict(on_cpu.most_common()))
+    return dict(nodes), dict(on_cpu.most_common())
 
 
 def _refused(device: Device, used: str) -> DeviceError:

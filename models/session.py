@@ -30,7 +30,6 @@ from .cuda import Card, CudaError, HostCard
 from .devices import Device, DeviceError
 from .providers import Tuning, bucket_table, buckets
 from .registry import ModelSpec, TensorSpec
-from .signature import check_signature
 from .staging import Array, Bound, Staging
 
 __all__ = ["Array", "Batch", "Bound", "OnnxSession", "Session", "best_batch", "open_session", "sample"]
@@ -42,7 +41,6 @@ _WORTHWHILE = 0.9
 """A larger batch is best only when it takes at most this share of the time per item."""
 _BUFFERS = 2
 """Per bucket of a card: one is gathered while the other runs."""
-_NO_GRAPH = "-1"
 
 
 class Batch(NamedTuple):
@@ -142,11 +140,14 @@ class OnnxSession:
         self.device = device.name
         self._tuning = tuning or Tuning()
         self._ort = runtime.load()
-        self._opened = runtime.open_model(self._ort, spec, device, self._tuning)
-        self._session = self._opened.session
-        check_signature(spec, self._session)
+        opened = runtime.open_model(self._ort, spec, device, self._tuning)
+        self._session = opened.session
+        self._facts = {"provider": self._session.get_providers()[0], "nodes": opened.nodes, "ran": opened.ran}
         self._card: Card | HostCard | None = card if device.kind == "cpu" else _card(device)
         self.overlaps = self._card is not None
+        if self._card is not None:
+            tuned = {"precision": self._tuning.precision, "graphs": self._tuning.graphs}
+            self._facts |= {"on_cpu": opened.on_cpu, **tuned, "arena_limit": self._tuning.memory}
         self._bucket = bucket_table(spec.max_batch) if self._card else range(spec.max_batch + 1)
         self._place = ("cpu", 0) if device.kind == "cpu" else ("cuda", device.index)
         self._free: dict[int, list[Staging]] = {}
@@ -254,13 +255,7 @@ class OnnxSession:
 
     def facts(self) -> dict[str, Any]:
         """See ``Session.facts``."""
-        facts: dict[str, Any] = {"provider": self._session.get_providers()[0], "nodes": self._opened.nodes}
-        if self._card is not None:
-            facts["on_cpu"] = self._opened.on_cpu
-            facts["precision"] = self._tuning.precision
-            facts["graphs"] = self._tuning.graphs
-            facts["arena_limit"] = self._tuning.memory
-        return facts
+        return dict(self._facts)
 
     def close(self) -> None:
         """See ``Session.close``."""
@@ -279,12 +274,13 @@ class OnnxSession:
     def _staging(self, size: int, turn: int) -> Staging:
         staging = Staging(self._ort, self._session, self.spec, size, self._place, self._card)
         if self._tuning.graphs and self._card is not None:
-            staging.options = self._graph_options(str(1 + _BUFFERS * size + turn))  # 0 is what a run without one has
+            # 0 is what a run without one has
+            staging.options = self._run_options("gpu_graph_id", str(1 + _BUFFERS * size + turn))
         return staging
 
-    def _graph_options(self, graph: str) -> Any:
+    def _run_options(self, key: str, value: str) -> Any:
         options = self._ort.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", graph)
+        options.add_run_config_entry(key, value)
         return options
 
     def time(self, batch: int) -> float:
@@ -325,7 +321,7 @@ class OnnxSession:
         staging.execute(self._session)
         feed = {spec.name: array for spec, array in zip(self.spec.inputs, staging.inputs, strict=True)}
         names = [spec.name for spec in self.spec.outputs]
-        plain = self._session.run(names, feed, self._graph_options(_NO_GRAPH))
+        plain = self._session.run(names, feed, self._run_options(*runtime.NO_GRAPH))
         pairs = zip(staging.outputs, plain, strict=True)
         return all(np.allclose(ours, theirs, rtol=1e-3, atol=1e-4, equal_nan=True) for ours, theirs in pairs)
 

@@ -40,7 +40,7 @@ NO_NVINFER = "libnvinfer.so.10: cannot open shared object file"
         ),
         (facts(), "cuda", "x; CUDNN failure 1001: CUDNN_STATUS_NOT_INITIALIZED ; GPU=0", "NOT_INIT", "nvidia-smi"),
         (facts(), "cuda", "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED", "memory is full", "--gpu-density"),
-        (facts(), "cuda", "cuDNN is not available. Install cuDNN", "cuDNN is missing", "framelane[gpu]"),
+        (facts(), "cuda", "cuDNN is unavailable or disabled: libcudnn.so.9", "libcudnn.so.9", "framelane[gpu]"),
         (facts(), "cuda", "cannot use the graph capture feature", "CUDA graph", "leave out --gpu-graphs"),
         (facts(), "cuda", "CUDA failure 2: out of memory", "memory is full", "--gpu-density"),
     ],

@@ -1,5 +1,6 @@
 """Sessions: what is refused when a model is opened, where a run reads and writes, and which batch is best."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import helper
 from tiny_models import FLOAT, write_double, write_model, write_picky, write_sum
 
-from framelane.models import gpu
+from framelane.models import gpu, runtime
 from framelane.models.cuda import DriverFacts, HostCard
 from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.errors import FramelaneError, ModelError
@@ -138,6 +139,27 @@ def test_onnx_runtime_that_silently_chose_another_device_is_found_out(
     monkeypatch.setattr(gpu, "read_gpu_facts", lambda: gpu.GpuFacts(providers=("cuda",), driver=NO_DRIVER))
     with pytest.raises(DeviceError, match=r"cuda:0 was asked for, but ONNX Runtime chose CPUExecutionProvider.*driver"):
         open_session(load_model(write_double(tmp_path)), parse_device("cuda"))
+
+
+def test_a_run_proves_where_each_node_ran_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    session = OnnxSession(Registry([]).get("blazeface_short"), CPU)
+    ran = session.facts()["ran"]
+    assert set(ran) == {"CPUExecutionProvider"}
+    assert ran["CPUExecutionProvider"] > 20
+    session.run(session.spare_items(1))
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_model_whose_nodes_ran_elsewhere_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = [{"name": "y_kernel_time", "args": {"op_name": "Mul", "provider": "AnotherExecutionProvider"}}]
+    monkeypatch.setattr(runtime, "_profiled", lambda *_: elsewhere)
+    with pytest.raises(DeviceError, match="device cpu: not one node of model double ran there"):
+        open_session(load_model(write_double(tmp_path)), CPU)
 
 
 def test_without_onnx_runtime_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
