@@ -3,6 +3,7 @@
 \b
   python -m framelane.loadtests.gpu_check                    card 0, or none
   python -m framelane.loadtests.gpu_check --device cuda:1
+  python -m framelane.loadtests.gpu_check --device cpu         a rehearsal: no card, the same checks on the CPU
   python -m framelane.loadtests.gpu_check --only session --only gather
 
 It needs no network and works with whatever build of ONNX Runtime it finds: what that cannot do is skipped, and named
@@ -22,7 +23,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -30,7 +31,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from framelane.loadtests.gpu_checks import CHECKS, Check, Lab, Row
+from framelane.loadtests.gpu_checks import CHECKS, Check, Lab, Row, Skipped
 from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.gpu import GpuFacts, explain, read_gpu_facts_apart
 
@@ -38,15 +39,8 @@ _LIMIT_S = 330.0
 _COLOURS = {True: "green", False: "bold red", None: ""}
 
 
-class Skipped(NamedTuple):
-    """A check that was not done, and why."""
-
-    check: str
-    why: str
-
-
 @click.command(help=__doc__)
-@click.option("--device", default="cuda:0", show_default=True, help="The card to check.")
+@click.option("--device", default="cuda:0", show_default=True, help="The card to check; cpu: a rehearsal.")
 @click.option("--only", multiple=True, type=click.Choice([check.name for check in CHECKS]), help="May be repeated.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("gpu-check.json"), show_default=True)
 def main(device: str, only: tuple[str, ...], output: Path) -> None:
@@ -59,7 +53,7 @@ def main(device: str, only: tuple[str, ...], output: Path) -> None:
     if wanted.kind not in ("cpu", "cuda") or wanted.cards:
         raise click.BadParameter(f"{device}: one card is checked, as cuda:0 (TensorRT with it, where it loads)")
     facts = read_gpu_facts_apart(thoroughly=True)
-    why_not = explain(facts, "cuda", wanted.index) if wanted.kind != "cpu" else "--device cpu"
+    why_not = explain(facts, "cuda", wanted.index) if wanted.kind != "cpu" else ""
     rows: list[Row] = []
     skipped: list[Skipped] = []
     with tempfile.TemporaryDirectory(prefix="framelane-gpu-check-") as folder:
@@ -74,9 +68,9 @@ def main(device: str, only: tuple[str, ...], output: Path) -> None:
                 (rows if isinstance(part, Row) else skipped).append(part)  # type: ignore[arg-type]
         except KeyboardInterrupt:
             skipped.append(Skipped("the rest", "interrupted"))
-    _show(rows, skipped, facts)
+    _show(rows, skipped, facts, lab.rehearsal)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_bytes(msgspec.json.format(msgspec.json.encode(_record(rows, skipped, facts, wanted, why_not))))
+    output.write_bytes(msgspec.json.format(msgspec.json.encode(_record(rows, skipped, lab, wanted))))
     console.print(f"written to {output}")
     sys.exit(any(row.good is False for row in rows))
 
@@ -99,8 +93,9 @@ def _run(checks: Sequence[Check], lab: Lab, why_not: str, console: Console) -> I
             yield Row(check.name, f"ended with {type(error).__name__}: {error}", float("nan"), "", "it runs", False)
 
 
-def _show(rows: Sequence[Row], skipped: Sequence[Skipped], facts: GpuFacts) -> None:
-    table = Table(title=_machine(facts), title_justify="left")
+def _show(rows: Sequence[Row], skipped: Sequence[Skipped], facts: GpuFacts, rehearsal: bool) -> None:
+    label = "REHEARSAL on the CPU: no card was used, and no figure below is one of a card\n" if rehearsal else ""
+    table = Table(title=label + _machine(facts), title_justify="left")
     for column in ("check", "case", "measured", "bar"):
         table.add_column(column, justify="right" if column == "measured" else "left")
     for row in rows:
@@ -118,15 +113,14 @@ def _machine(facts: GpuFacts) -> str:
     return f"{cards}; {wheels}; framelane {importlib.metadata.version('framelane')}"
 
 
-def _record(
-    rows: Sequence[Row], skipped: Sequence[Skipped], facts: GpuFacts, wanted: Device, why_not: str
-) -> dict[str, Any]:
+def _record(rows: Sequence[Row], skipped: Sequence[Skipped], lab: Lab, wanted: Device) -> dict[str, Any]:
     return {
         "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": platform.platform(),
         "device": wanted.name,
-        "card_used": not why_not,
-        "facts": facts,
+        "card_used": lab.device is not None and not lab.rehearsal,
+        "rehearsal": lab.rehearsal,
+        "facts": lab.facts,
         "rows": [{**row._asdict(), "value": row.value if row.value == row.value else None} for row in rows],
         "skipped": [check._asdict() for check in skipped],
     }

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from framelane.loadtests import gpu_check, gpu_checks
+from framelane.loadtests import gpu_check, gpu_checks, stage
 from framelane.loadtests.gpu_check import Skipped, main
 from framelane.loadtests.gpu_checks import Check, Lab, Row
 from framelane.models.cuda import CardFacts, DriverFacts, HostCard
@@ -64,6 +64,33 @@ def test_the_command_compares_batches_and_says_what_it_left_out(tmp_path: Path) 
     assert all(row["good"] for row in report["rows"])
     assert [check["check"] for check in report["skipped"]] == ["slots"]
     assert report["card_used"] is False
+
+
+def test_a_rehearsal_goes_through_every_check_of_a_card_and_is_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lab, "models", property(lambda _lab: [Registry().get("blazeface_short")]))
+    for module, name, value in (
+        (gpu_checks, "_SLOTS", (1, 2)),
+        (gpu_checks, "_REPEATS", 5),
+        (gpu_checks, "_OVERLAPPED", 5),
+        (gpu_checks, "_WINDOW_S", 0.4),
+        (gpu_checks, "_ALONE_S", 0.2),
+        (stage, "WARM_UP_S", 0.2),
+    ):
+        monkeypatch.setattr(module, name, value)
+    names = [check.name for check in gpu_checks.CHECKS if check.needs == "card"]
+    file = tmp_path / "out.json"
+    only = [argument for name in names for argument in ("--only", name)]
+    done = CliRunner().invoke(main, ["--device", "cpu", *only, "-o", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "REHEARSAL on the CPU: no card was used" in done.output
+    report = json.loads(file.read_text())
+    assert (report["rehearsal"], report["card_used"]) == (True, False)
+    assert {row["check"] for row in report["rows"]} == {*names, "parity"} - {"TensorRT"}
+    assert {row["case"]: row["value"] for row in report["rows"]}["device used: cpu"] == 1
+    assert [row for row in report["rows"] if "≥ 0.9" in row["bar"]] == []
+    assert [check["check"] for check in report["skipped"]] == ["server: card busy under load", "TensorRT"]
 
 
 class Stand(OnnxSession):
