@@ -1,14 +1,15 @@
 """Clients of a fleet, as an application would have them: the SDK's, which reconnect by themselves.
 
 Each sends pictures, an interval apart, and notes when it was without service: from the moment in which its connection
-was lost, or the server asked it to go elsewhere, until its next result. Until it may send again it waits, and then it
-sends at once, so that its own interval makes that time no longer.
+was lost, or the server asked it to go elsewhere, until its next result. As soon as it may send again it does, and again
+when that picture got no result, so that its own interval makes that time no longer; then it keeps to its old turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ class _One:
         self.client = Client(url, paced=False, on_answer=self._answered, on_situation=self._changed)
         self.since: float | None = None
         self.live = asyncio.Event()
-        self.away = asyncio.Event()
+        self.hurry = asyncio.Event()
         self._number = number
         self._crowd = crowd
         self._reason = ""
@@ -69,15 +70,16 @@ class _One:
                 self.end(now)
         else:
             self._crowd.answers.append(Answered(self._number, now, answer.code, 0.0))
+            if self.since is not None:
+                self.hurry.set()
 
     def _changed(self, situation: Situation) -> None:
         if situation.state is State.LIVE:
             self.live.set()
-            self.away.clear()
         if situation.state not in (State.DRAINING, State.BACKOFF, State.CLOSED) or self._crowd.leaving:
             return
         self.live.clear()
-        self.away.set()
+        self.hurry.set()
         if self.since is None:
             self.since, self._reason, self._hint_s = time.monotonic(), situation.reason or "draining", 0.0
         if situation.reason == "draining" and not self._hint_s:
@@ -178,12 +180,22 @@ class Crowd:
 
     async def _send(self, number: int, one: _One) -> None:
         picture = self._pictures[number % len(self._pictures)]
-        await asyncio.sleep(self._interval * number / self._count)
+        first = time.monotonic() + self._interval * number / self._count
+        await asyncio.sleep(first - time.monotonic())
         while True:
             await one.live.wait()
+            one.hurry.clear()
             one.client.send(picture)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(one.away.wait(), self._interval)
+                await asyncio.wait_for(one.hurry.wait(), until_turn(time.monotonic() - first, self._interval))
+
+
+def until_turn(since_first: float, interval: float) -> float:
+    """Seconds to a client's next turn, which is half an interval away at least.
+
+    Turns stay where they were: clients that come back together do not go on sending together.
+    """
+    return interval * math.ceil(since_first / interval + 0.5) - since_first
 
 
 def _owed(client: Client) -> int:

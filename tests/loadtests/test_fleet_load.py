@@ -10,7 +10,8 @@ import pytest
 
 from framelane.loadtests import fleet_load
 from framelane.loadtests.fleet_check import CHECKS
-from framelane.loadtests.fleet_load import Answered, Crowd, Outage
+from framelane.loadtests.fleet_load import Answered, Crowd, Outage, until_turn
+from framelane.server.sdk.client import Answer, Result, Unanswered
 from framelane.server.sdk.session import Counts, Situation
 from framelane.server.sdk.states import State
 
@@ -55,15 +56,25 @@ def test_every_check_says_what_it_is() -> None:
 class AloneClient:
     """The SDK's client, of a server that the test plays."""
 
-    def __init__(self, _url: str, *, on_situation: Callable[[Situation], None], **_options: Any) -> None:
+    def __init__(
+        self,
+        _url: str,
+        *,
+        on_situation: Callable[[Situation], None],
+        on_answer: Callable[[Answer], None],
+        **_options: Any,
+    ) -> None:
         self.situation = Situation(state=State.IDLE)
         self.counts = Counts()
         self.sent = 0
-        self._changed = on_situation
+        self._changed, self._answered = on_situation, on_answer
 
     def becomes(self, state: State, **detail: Any) -> None:
         self.situation = Situation(state=state, **detail)
         self._changed(self.situation)
+
+    def answers(self, answer: Answer) -> None:
+        self._answered(answer)
 
     def connect(self) -> None:
         self.becomes(State.LIVE)
@@ -94,8 +105,11 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_client_waits_for_service_and_sends_as_soon_as_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with one_that_sends_once_an_hour(monkeypatch) as (_crowd, client):
+async def test_client_waits_for_service_and_sends_until_it_has_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_that_sends_once_an_hour(monkeypatch) as (crowd, client):
+        client.answers(Unanswered("too late", code="expired", seq=0))
+        await settled()
+        assert client.sent == 1, "it was served all the time: the next picture is for the next turn"
         client.becomes(State.DRAINING)
         client.becomes(State.BACKOFF, reason="draining", retry_in_ms=3000.0)
         await settled()
@@ -103,6 +117,12 @@ async def test_client_waits_for_service_and_sends_as_soon_as_it_is_back(monkeypa
         client.becomes(State.LIVE)
         await settled()
         assert client.sent == 2
+        client.answers(Unanswered("too late", code="expired", seq=0))
+        await settled()
+        assert (client.sent, crowd.outages) == (3, [])
+        client.answers(Result(1, {}, {}, 10.0, None))
+        await settled()
+        assert (client.sent, [outage.hint_s for outage in crowd.outages]) == (3, [3.0])
 
 
 @pytest.mark.parametrize("state", [State.BACKOFF, State.CLOSED])
@@ -116,3 +136,10 @@ async def test_client_that_is_never_served_again_is_an_outage_and_holds_nobody_u
             await crowd.stop()
         assert [(outage.client, outage.reason) for outage in crowd.outages] == [(0, "lost")]
         assert client.sent == 1
+
+
+@pytest.mark.parametrize(
+    ("since_first", "seconds"), [(0.0, 2.0), (0.1, 1.9), (1.0, 1.0), (1.1, 2.9), (3.9, 2.1), (4.0, 2.0)]
+)
+def test_turns_stay_where_they_were(since_first: float, seconds: float) -> None:
+    assert until_turn(since_first, 2.0) == pytest.approx(seconds)
