@@ -5,14 +5,14 @@
     notice   an operator's words to one client or to those of a campaign
     kick     an operator ends a connection
     moved    these clients had a place or a position here, and may come back elsewhere
+    spent    a signed token has opened a connection here, or prolonged one: it opens no other
 
 There is nothing about frames or results, and nothing is sent because of one. Tickets, which are their clients' secrets,
-travel as digests.
+and the ids of tokens travel as digests (``lanes/abroad.py``).
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated
 
 import msgspec
@@ -23,6 +23,7 @@ from framelane.server.errors import BadMessage
 MOST_BYTES = 256 * 1024
 Text = Annotated[str, Meta(max_length=2000)]
 Name = Annotated[str, Meta(max_length=200)]
+Digest = Annotated[bytes, Meta(max_length=16)]
 
 
 class Beat(Struct, frozen=True, kw_only=True, tag="beat"):
@@ -84,7 +85,19 @@ class Moved(Struct, frozen=True, kw_only=True, tag="moved"):
     until: float
 
 
-Message = Beat | Notice | Kick | Moved
+class Spent(Struct, frozen=True, kw_only=True, tag="spent"):
+    """Digests of a token's id and of the ticket with which its client comes back; b"" is nobody's.
+
+    ``until`` is when the token expires, in Unix seconds.
+    """
+
+    sender: Name
+    token: Digest
+    ticket: Digest
+    until: float
+
+
+Message = Beat | Notice | Kick | Moved | Spent
 
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
@@ -102,8 +115,3 @@ def decode(data: bytes) -> Message:
         return _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadMessage(f"no message between replicas: {str(error)[:120]}") from None
-
-
-def digest(ticket: str) -> bytes:
-    """What stands for a ticket, and does not tell it."""
-    return hashlib.blake2b(ticket.encode("utf-8", "surrogatepass"), digest_size=12, person=b"framelane").digest()

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from framelane.preprocess.packets import encode_event
 from framelane.server import protocol
-from framelane.server.lanes.abroad import Abroad
+from framelane.server.lanes.abroad import Abroad, digest
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
 
-from .messages import Beat, Kick, Message, Moved, Notice, Target, digest
+from .messages import Beat, Kick, Message, Moved, Notice, Spent, Target
 from .peers import TOLD, Peers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Together(Abroad):
         from .channel import Channel  # a replica that is alone need not load redis
 
         self._channel = Channel(url, fleet, self._replica, self._beat, self._hear)
-        self._exchange.reception.abroad = self
+        self._exchange.reception.abroad = self._exchange.passes.abroad = self
 
     def start(self) -> None:
         """``run`` until this replica has left."""
@@ -167,6 +167,11 @@ class Together(Abroad):
         """As ``Abroad.lost``."""
         self._tell_moved({ticket: since}, now)
 
+    def spent(self, token: bytes, ticket: bytes, until: float) -> None:
+        """As ``Abroad.spent``."""
+        if self._channel is not None:
+            self._channel.publish(Spent(sender=self._replica, token=token, ticket=ticket, until=until))
+
     # -- the channel -------------------------------------------------------------------------------------------------
 
     def _beat(self) -> Beat:
@@ -189,6 +194,8 @@ class Together(Abroad):
             self._say(message)
         elif isinstance(message, Kick):
             self._end(message)
+        elif isinstance(message, Spent):
+            self._exchange.passes.elsewhere(message.token, message.ticket, message.until)
         else:
             self._expect(message)
 

@@ -1,10 +1,11 @@
-"""What other replicas mean for this one's places. A replica that is alone knows of none, and that is this module.
+"""What other replicas mean for this one. A replica that is alone knows of none, and that is this module.
 
 ``server/fleet/together.py`` has the other form, which knows them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 
@@ -37,3 +38,11 @@ class Abroad:
 
     def lost(self, _ticket: str, _since: float | None, _now: float) -> None:
         """A client whose connection was lost may come back elsewhere; ``since``: as it waits, None: it has a place."""
+
+    def spent(self, _token: bytes, _ticket: bytes, _until: float) -> None:
+        """A signed token was used here, until then (Unix time) by the client with this ticket alone; digests."""
+
+
+def digest(secret: str) -> bytes:
+    """What stands for a ticket or a token's id, and does not tell it."""
+    return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=12, person=b"framelane").digest()

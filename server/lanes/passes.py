@@ -11,9 +11,14 @@ which that lane's client, and nobody else, is given (``Waiting.ticket``). From t
 
 So a token that was read from a log, a proxy or somebody's screen opens nothing, since the ticket went over the
 connection only; and a client whose network changes comes back with the token it has. A client that loses its connection
-before it was given its ticket needs another token, as does one that is sent to another replica by name only: replicas
-do not know each other's tokens. Ids are kept until their tokens expire, five minutes at most, and only of tokens that
-were found good: nobody but the issuer can fill this memory, and when it is full new tokens are refused, none forgotten.
+before it was given its ticket needs another token. What is kept are digests, until their tokens expire, five minutes at
+most, and only of tokens that were found good: nobody but the issuer can fill this memory, and when it is full new
+tokens are refused, none forgotten.
+
+Replicas that share a Redis tell each other of spent tokens (``Abroad.spent``, ``elsewhere``), so the table holds for
+all of them. A message takes milliseconds: a token that is shown to two replicas within them opens a lane at both. And
+what was spent while Redis was away, or before a replica started, is not told again: for what is left of its minutes
+such a token is a new one there. Without Redis each replica knows its own tokens only.
 
 A token's end is its connection's end. Until then the client may `renew` with another token of the same campaign.
 """
@@ -28,11 +33,12 @@ from heapq import heappop, heappush
 from framelane.server.errors import Refused
 from framelane.server.protocol import Refusal
 
+from .abroad import Abroad, digest
 from .lane import Lane
 from .tokens import MAX_LIFE_S, Pass, Tokens
 
 MOST_SPENT = 200_000
-"""Ids remembered; 60 MiB at most. So many connections in five minutes are 660 a second."""
+"""Tokens remembered; 60 MiB at most. So many connections in five minutes are 660 a second."""
 _RETRY_MS = 5_000
 
 
@@ -43,13 +49,18 @@ class Passes:
         word: what everybody must show, or None.
         tokens: what verifies signed tokens, or None; with both, either is enough.
         wall: Unix time.
+
+    Attributes:
+        abroad: other replicas, which are told.
+        tokens: see above.
     """
 
     def __init__(self, word: str | None, tokens: Tokens | None, wall: Callable[[], float]) -> None:
         self._word = word
         self._wall = wall
-        self._spent: dict[str, str] = {}  # id of a token → ticket of the lane that it opened; "" is nobody's
-        self._ends: list[tuple[float, str]] = []
+        self._spent: dict[bytes, bytes] = {}  # token → ticket of the lane that it opened; b"" is nobody's
+        self._ends: list[tuple[float, bytes]] = []
+        self.abroad = Abroad()
         self.tokens = tokens
 
     def check(self, token: str | None, ticket: str = "", *, again: bool = False) -> Pass | None:
@@ -75,11 +86,11 @@ class Passes:
         now = self._wall()
         shown = self.tokens.check(given, now)
         self._forget(now)
-        bound = self._spent.get(shown.id)
+        bound = self._spent.get(digest(shown.id))
         if bound is None:
             if len(self._spent) >= MOST_SPENT:
                 raise Refused("too many new clients at once", code=Refusal.FULL, retry_after_ms=_RETRY_MS)
-        elif not again and not (bound and _same(ticket, bound)):
+        elif not again and not (bound and hmac.compare_digest(digest(ticket), bound)):
             raise Refused("the token was used before: each connection needs its own", code=Refusal.UNAUTHORIZED)
         return shown
 
@@ -87,17 +98,21 @@ class Passes:
         """The token has opened something: a lane with this ticket, or what nobody comes back to ("")."""
         if shown is None:
             return
-        if shown.id not in self._spent:
-            heappush(self._ends, (shown.expires_at, shown.id))
-        self._spent[shown.id] = ticket
+        token, owner = digest(shown.id), digest(ticket) if ticket else b""
+        self._remember(token, owner, shown.expires_at)
+        self.abroad.spent(token, owner, shown.expires_at)
+
+    def elsewhere(self, token: bytes, ticket: bytes, until: float) -> None:
+        """Another replica has spent a token; both are digests. Others' tokens take half of the memory at most."""
+        if self._spent.get(token) == b"":
+            return  # it is nobody's, and stays so
+        if token in self._spent or len(self._spent) < MOST_SPENT // 2:
+            self._remember(token, ticket, min(until, self._wall() + MAX_LIFE_S))
 
     def revoke(self, token: str) -> None:
         """The token with this id opens nothing any more, whatever ticket is shown with it; until it expires."""
-        if token not in self._spent:
-            if len(self._spent) >= MOST_SPENT:
-                return
-            heappush(self._ends, (self._wall() + MAX_LIFE_S, token))
-        self._spent[token] = ""
+        if digest(token) in self._spent or len(self._spent) < MOST_SPENT:
+            self._remember(digest(token), b"", self._wall() + MAX_LIFE_S)
 
     def bind(self, lane: Lane, shown: Pass | None, now: float) -> None:
         """The token has opened this lane, or prolongs it. `now` is on the lanes' clock."""
@@ -111,6 +126,11 @@ class Passes:
     def left_ms(self, lane: Lane, now: float) -> int | None:
         """Milliseconds until the lane's token expires; None if it does not."""
         return None if math.isinf(lane.expires_at) else max(0, round(1000 * (lane.expires_at - now)))
+
+    def _remember(self, token: bytes, ticket: bytes, until: float) -> None:
+        if token not in self._spent:
+            heappush(self._ends, (until, token))
+        self._spent[token] = ticket
 
     def _forget(self, now: float) -> None:
         while self._ends and self._ends[0][0] <= now:

@@ -14,30 +14,36 @@ from lane_world import Client
 
 from framelane.preprocess.packets import WEBSOCKET
 from framelane.server.config import ConfigError
+from framelane.server.errors import Refused
 from framelane.server.fleet.channel import Channel
 from framelane.server.fleet.messages import Beat, Message, Target
 from framelane.server.fleet.together import Together
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
 from framelane.server.lanes.limits import Limits
+from framelane.server.lanes.passes import Passes
+from framelane.server.lanes.tokens import Tokens, mint, secret_key
 from framelane.server.protocol import Cut, Hello
 
 RECOVERY_S = 5.0
+KEY = secret_key("x" * 32)
 
 
 class Replica:
     """One replica's lanes and its way to the others."""
 
     def __init__(self, name: str, url: str, most: int | None = None, **limits: Any) -> None:
-        self.exchange = Exchange(FakePool(4), Limits(**{"pipeline": "echo", **limits}), time.monotonic)
+        passes = Passes("word", Tokens([KEY], "here"), time.time)
+        self.exchange = Exchange(FakePool(4), Limits(**{"pipeline": "echo", **limits}), time.monotonic, passes=passes)
         self.together = Together(self.exchange, name, 10.0, most)
         if url:
             self.together.join(url, "test")
 
-    def client(self, resume: str = "", token: str = "", campaign: str = "") -> tuple[Lane, Client]:
+    def client(self, resume: str = "", token: str = "", campaign: str = "", shows: str = "word") -> tuple[Lane, Client]:
         client = Client()
-        lane = self.exchange.admit(Hello(resume=resume), WEBSOCKET, client)
-        lane.token, lane.campaign = token, campaign
+        lane = self.exchange.admit(Hello(resume=resume, token=shows), WEBSOCKET, client)
+        if shows == "word":
+            lane.token, lane.campaign = token, campaign
         self.exchange.greet(lane)
         return lane, client
 
@@ -111,6 +117,19 @@ async def test_client_comes_back_to_its_place_at_another_replica(redis_server: A
         assert back.told("ready"), "it had a place: it gets the next one"
         assert not waits_on.told("ready")
         assert not waits_there.told("ready")
+
+
+async def test_a_token_that_was_used_at_one_replica_opens_nothing_at_another(redis_server: Any) -> None:
+    a, b = Replica("a", redis_server.url), Replica("b", redis_server.url)
+    async with running(a, b):
+        token = mint(KEY, "here", time.time())
+        _, client = a.client(shows=token)
+        await asyncio.sleep(0.2)
+        for resume in ("", "a-guess"):
+            with pytest.raises(Refused, match="used before"):
+                b.client(shows=token, resume=resume)
+        _, back = b.client(shows=token, resume=client.told("ready")[0]["ticket"])
+        assert back.told("ready"), "its own client goes where it likes"
 
 
 async def test_a_place_that_falls_free_goes_to_the_longest_waiting_of_the_fleet(redis_server: Any) -> None:

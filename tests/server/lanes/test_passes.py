@@ -7,6 +7,7 @@ from lane_world import Client, World
 
 from framelane.server.errors import Refused
 from framelane.server.lanes import passes as passes_module
+from framelane.server.lanes.abroad import Abroad, digest
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
 from framelane.server.lanes.passes import Passes
@@ -223,6 +224,72 @@ def test_full_memory_refuses_new_tokens_and_forgets_none(monkeypatch: pytest.Mon
     assert (error.value.code, error.value.retry_after_ms) == ("full", 5000)
     for token in tokens:
         assert "used before" in refused(world, token=token)
+
+
+class Neighbour(Abroad):
+    """Tells another replica what is spent here, at once."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+
+    def spent(self, token: bytes, ticket: bytes, until: float) -> None:
+        self._passes.elsewhere(token, ticket, until)
+
+
+def neighbours(**limits: Any) -> tuple[Guarded, Guarded]:
+    a, b = Guarded(**limits), Guarded(**limits)
+    a.exchange.passes.abroad = Neighbour(b.exchange.passes)
+    b.exchange.passes.abroad = Neighbour(a.exchange.passes)
+    return a, b
+
+
+def test_token_opens_one_lane_of_all_replicas_and_follows_its_client() -> None:
+    a, b = neighbours()
+    token = a.token()
+    lane, client = a.client(token=token, resume="")
+    assert "used before" in refused(b, token=token, resume="")
+    a.leave(lane)
+    old = client.told("ready")[0]["ticket"]
+    _, client = b.client(token=token, resume=old)
+    new = client.told("ready")[0]["ticket"]
+    assert new != old
+    assert "used before" in refused(a, token=token, resume=old)
+    a.client(token=token, resume=new)
+
+
+def test_what_opened_nothing_that_one_comes_back_to_is_nobodys_at_other_replicas_too() -> None:
+    a, b = neighbours()
+    kicked, told = a.token(), a.token()
+    lane, client = a.client(token=kicked, resume="")
+    ticket = client.told("ready")[0]["ticket"]
+    b.exchange.passes.revoke(lane.token)
+    a.exchange.passes.bind(lane, a.exchange.passes.check(kicked, ticket), a.now)  # crossed the kick
+    assert "used before" in refused(b, token=kicked, resume=ticket)
+    a.exchange.passes.spend(a.exchange.passes.check(told), "")
+    assert "used before" in refused(b, token=told, resume="")
+
+
+def test_tokens_of_others_expire_and_take_half_of_the_memory_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes_module, "MOST_SPENT", 4)
+    a, b = neighbours()
+    tokens = [a.token() for _ in range(3)]
+    for token in tokens:
+        a.client(token=token)
+    assert "used before" in refused(b, token=tokens[1])
+    b.client(token=tokens[2])  # b could not take note of it
+    b.client(token=b.token())
+    for world in (a, b):
+        world.tick(61)
+        world.client(token=world.token())
+        assert len(world.exchange.passes._spent) == len(world.exchange.passes._ends) <= 2
+
+
+def test_another_replica_cannot_make_a_token_last() -> None:
+    world = Guarded()
+    world.exchange.passes.elsewhere(digest("7f"), b"", START + 1e9)
+    world.tick(301)
+    world.client(token=world.token())
+    assert digest("7f") not in world.exchange.passes._spent
 
 
 def test_without_tokens_everybody_may_come_in() -> None:
