@@ -4,7 +4,7 @@ The bundled models take about a millisecond; models that a card is bought for ta
 frame and weights from a seed, so that everybody's is the same; it computes nothing of use. On an NVIDIA L4 it should
 take about 8 ms, at 15 TFLOPS: a quarter of the card's 60 with TF32, and half of its 30 without, as convolutions of one
 picture may reach there within 72 W. That is an estimate; no card has measured it yet. On a CPU it takes seconds: there
-``--device sim:8`` stands for it.
+``--device sim:8`` stands for it, which waits 8 ms and answers every frame with the 128 numbers of one picture of noise.
 
     framelane serve --pipeline reference --device cuda
 

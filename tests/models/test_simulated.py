@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tiny_models import write_double
 
+from framelane.models import reference_network
 from framelane.models.devices import DeviceError, Simulation, parse_device
 from framelane.models.locks import ByteLocks
 from framelane.models.registry import ModelSpec, Registry, load_model
@@ -101,11 +102,22 @@ def test_outputs_are_those_of_the_recorded_real_run(name: str) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_without_a_recording_the_outputs_are_those_of_zeros(spec: ModelSpec) -> None:
-    opened = session(spec, "sim:0")
-    answers = [cell(opened) for _ in range(3)]
-    opened.run(answers)
-    assert [answer.outputs[0].tolist() for answer in answers] == [[[0.0] * 4]] * 3
+def test_without_a_recording_the_outputs_are_those_of_a_real_run_of_noise(spec: ModelSpec) -> None:
+    answers = []
+    for opened in (session(spec, "sim:0"), session(spec, "sim:8")):
+        items = [cell(opened) for _ in range(3)]
+        opened.run(items)
+        answers += [item.outputs[0].tolist() for item in items]
+    assert answers == answers[:1] * 6
+    assert all(0 < value < 2 for value in answers[0][0])  # twice the noise
+
+
+def test_the_reference_network_answers_with_numbers_that_are_not_nothing(tmp_path: Path) -> None:
+    reference_network.generate(tmp_path / "reference", side=32, blocks=1)
+    opened = session(load_model(tmp_path / "reference"), "sim:0")
+    answer = cell(opened)
+    opened.run([answer])
+    assert np.count_nonzero(answer.outputs[0]) > 64
 
 
 def test_the_device_says_simulated(spec: ModelSpec) -> None:
