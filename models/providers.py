@@ -125,12 +125,13 @@ def _cuda(device: Device, tuning: Tuning) -> Options:
 
 
 def _tensorrt(device: Device, tuning: Tuning, spec: ModelSpec, cache_key: str) -> Options:
+    """Its flags are "True" and "False": ONNX Runtime refuses the 1 and 0 that the CUDA provider takes."""
     options = {
         "device_id": str(device.index),
         "trt_max_workspace_size": str(min(tuning.memory or _TENSORRT_WORKSPACE, _TENSORRT_WORKSPACE)),
-        "trt_context_memory_sharing_enable": "1",  # subgraphs run one after another: one scratch memory is enough
-        "trt_fp16_enable": _flag(tuning.precision == "fp16"),
-        "trt_cuda_graph_enable": _flag(tuning.graphs),
+        "trt_context_memory_sharing_enable": "True",  # subgraphs run one after another: one scratch memory is enough
+        "trt_fp16_enable": str(tuning.precision == "fp16"),
+        "trt_cuda_graph_enable": str(tuning.graphs),
         "trt_profile_min_shapes": _profile(spec, 1),
         "trt_profile_opt_shapes": _profile(spec, spec.max_batch),
         "trt_profile_max_shapes": _profile(spec, spec.max_batch),
@@ -138,9 +139,9 @@ def _tensorrt(device: Device, tuning: Tuning, spec: ModelSpec, cache_key: str) -
     if tuning.cache:
         folder = str(Path(tuning.cache) / cache_key)
         options |= {
-            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_enable": "True",
             "trt_engine_cache_path": folder,
-            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_enable": "True",
             "trt_timing_cache_path": folder,
         }
     return options

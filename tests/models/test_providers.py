@@ -34,7 +34,9 @@ def test_tensorrt_builds_one_engine_for_all_batches_and_keeps_it_by_model_card_a
     assert (name, fallback) == ("TensorrtExecutionProvider", "CUDAExecutionProvider")
     assert options["trt_profile_min_shapes"] == "image:1x128x128x3"
     assert options["trt_profile_max_shapes"] == f"image:{SPEC.max_batch}x128x128x3"
-    assert options["trt_fp16_enable"] == "1"
+    assert {value for option, value in options.items() if option.endswith("_enable")} == {"True", "False"}
+    assert (options["trt_fp16_enable"], options["trt_cuda_graph_enable"]) == ("True", "False")
+    assert options["trt_engine_cache_enable"] == options["trt_timing_cache_enable"] == "True"
     assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(tmp_path / key)
     assert key == f"{SPEC.sha256[:16]}-NVIDIA_L4-sm8.9-runtime-gpu1.32.0"
 
