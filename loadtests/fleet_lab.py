@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from framelane.loadtests.processes import Process, Server, clean_environment, free_port
+from framelane.loadtests.processes import Process, Server, clean_environment
 
 _MARK = "TREE_OF_A_FLEET_UNDER_TEST"
 _START_LIMIT_S = 90.0
@@ -31,7 +33,7 @@ class FleetServer(Server):
 
     def __init__(self, options: Sequence[str], log: Path, *, whole: bool = True) -> None:
         self.mark = secrets.token_hex(8)
-        self.port = free_port()
+        self.port = _lasting_port()
         arguments = ["-m", "framelane.server.cli", "fleet", "--port", str(self.port), *_EVERYBODY, *options]
         Process.__init__(self, arguments, log, {**clean_environment(), _MARK: self.mark})
         try:
@@ -98,6 +100,18 @@ class FleetServer(Server):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return seconds
+
+
+def _lasting_port() -> int:
+    """A free port whose neighbours, the replicas' ports, are below those that the kernel gives to outgoing connections.
+
+    A balancer that looks for a replica which does not listen yet could be given that very port, and hold it.
+    """
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _is_marked(pid: int, mark: str) -> bool:

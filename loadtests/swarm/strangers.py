@@ -2,7 +2,9 @@
 
 What they say is made without I/O (``garbage``, ``OLD_REQUESTS``); a ``Stranger`` says it over sockets that wait, which
 Locust has made to wait in greenlets only, so only inside the swarm's process. What they are answered is counted by
-name: a server that copes turns the old away in words, and cuts the others.
+name: a server that copes turns the old away in words, and tells the others what is wrong with each message. It need not
+cut them: a visit holds fewer bad messages than anyone may send (``fault_burst``), and a frame that is no picture is a
+frame. Those who flood are ``loadtests/faults``'s.
 """
 
 from __future__ import annotations
