@@ -22,7 +22,7 @@ ifeq ($(filter cpu gpu,$(EXTRA)),)
 $(error EXTRA is cpu or gpu, not '$(EXTRA)')
 endif
 
-.PHONY: help serve test prove lint format bench lock clean
+.PHONY: help serve test prove lint format bench lock audit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,17 @@ lock: $(RUN) ## renew constraints.txt with the newest versions that fit
 	  | sed -E -e "s/ and sys_platform == 'linux'//" -e "s/python_full_version < '3.15'( and )?//" -e "s/ (and|;) *$$//"; \
 	} > build/constraints.txt
 	@mv build/constraints.txt constraints.txt
+
+# --strict: else what could not be looked up counts as clean. ARGS='-s osv' asks another service.
+audit: $(RUN) ## ask PyPI for known vulnerabilities of constraints.txt
+	@$(RUN) -m venv build/audit
+	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: pip-audit
+	@status=0; build/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt $(ARGS) \
+	  >build/audit/report 2>&1 || status=$$?; \
+	tail -n 40 build/audit/report; \
+	if grep -qE "could not be audited|ConnectionError|ConnectTimeout|ReadTimeout|HTTPError" build/audit/report; then \
+	  echo "audit: the service could not be asked, so nothing is known" >&2; exit 2; fi; \
+	exit $$status
 
 clean: ## remove environments, builds and caches
 	rm -rf $(VENV) build dist framelane.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
