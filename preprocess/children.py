@@ -34,7 +34,6 @@ START_FAILED = 3
 """Exit status of a child that could not start: the reason is in its report, and trying again will not help."""
 
 _LEAVE_S = 1.0
-_LOWEST_PRIORITY = 19
 _PR_SET_PDEATHSIG = 1
 _REPORT_AT = 1 << 20
 _ENVIRONMENT = {
@@ -105,7 +104,7 @@ class Child:
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
             if idle:
-                os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)  # for its start
+                os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))  # it does so itself, but starts first
             undo.pop_all()
 
     def report(self) -> dict[str, Any]:

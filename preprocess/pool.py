@@ -242,6 +242,11 @@ class Pool:
         return self._begin(self._least_loaded(), job)
 
     @property
+    def serves(self) -> bool:
+        """Whether frames of clients are in work now."""
+        return any(worker.serving and worker.jobs for worker in self.workers.values())
+
+    @property
     def audit_free(self) -> bool:
         """Whether a frame of a long job could be submitted now."""
         worker = self.workers.get(self._count)

@@ -40,6 +40,7 @@ class FakeWorkers:
         self.on_audit: Callable[[Done], None] = lambda done: None
         self.on_audit_credit: Callable[[], None] = lambda: None
         self.audit_free = True
+        self.serves = False
         self.automatic = True
         self.jobs: dict[int, Job] = {}
         self.submitted: list[Job] = []

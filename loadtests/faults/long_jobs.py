@@ -119,10 +119,10 @@ def _same(live: dict[str, Any], audited: dict[str, Any]) -> bool:
 async def _audit(lab: Lab, port: int, clip: Path) -> dict[str, Any]:
     """Run a job over a clip: its end; ``_answers`` are its results.
 
-    Its client is a process of low priority that only keeps what it reads: it would run on another machine.
+    Its client is a process that takes what others leave, and only keeps what it reads: it would run on another machine.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _AUDIT_CLIENT, str(port), str(clip), str(lab.folder / _ANSWERS)
+        "chrt", "--idle", "0", sys.executable, "-c", _AUDIT_CLIENT, str(port), str(clip), str(lab.folder / _ANSWERS)
     )
     assert await process.wait() == 0
     with (lab.folder / _ANSWERS).open("rb") as answers:
@@ -138,8 +138,7 @@ def _answers(lab: Lab) -> list[dict[str, Any]]:
 
 
 _AUDIT_CLIENT = """
-import http.client, os, sys
-os.nice(19)
+import http.client, sys
 connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=600)
 connection.request("POST", "/v1/audit", open(sys.argv[2], "rb"))
 response = connection.getresponse()

@@ -31,6 +31,8 @@ from .uploads import Upload
 
 log = logging.getLogger("framelane.audit")
 
+_LULL_S = 0.02
+_LOOK_S = 0.001
 _ERRORS = {Fate.INVALID: "invalid", Fate.EXPIRED: "expired"}
 
 
@@ -39,6 +41,10 @@ class Workers(Protocol):
 
     on_audit: Callable[[Done], None]
     on_audit_credit: Callable[[], None]
+
+    @property
+    def serves(self) -> bool:
+        """Whether frames of clients are in work now."""
 
     @property
     def audit_free(self) -> bool:
@@ -275,6 +281,7 @@ class Auditor:
         return done
 
     async def _submit(self, number: int, data: bytes, state: bytes) -> Done:
+        await self._lull()
         await self._slot_and_worker()
         now = time.monotonic()
         work = Work(data, state, number, JSON, now, now + self.config.job_limit_s, self)
@@ -295,6 +302,16 @@ class Auditor:
             self._changed.clear()
             await self._changed.wait()
         self._show_pause()
+
+    async def _lull(self) -> None:
+        """Let clients' frames that are in work be finished first, for a moment: the lowest priority is not enough.
+
+        A process that is woken where another one runs may have to wait for the scheduler's next tick (4 ms), however
+        low the other's priority.
+        """
+        until = time.monotonic() + _LULL_S
+        while self._pool.serves and time.monotonic() < until:  # noqa: ASYNC110 - an event would cost each of their frames
+            await asyncio.sleep(_LOOK_S)
 
     def _estimate(self, job: Job, frames: int | None) -> None:
         """How many results the steps will give, if every frame is there."""

@@ -1,5 +1,6 @@
 """Running long jobs: order, state, pauses, faults of single frames, and every way in which a job ends."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -72,6 +73,25 @@ async def test_the_slot_is_borrowed_for_the_time_of_the_job() -> None:
         running.workers.finish(1)
         await finished(running, job)
         await running.until(lambda: not running.slots.wanted)
+
+
+async def test_a_frame_waits_for_a_moment_while_clients_have_theirs_in_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framelane.server.slots.auditor._LULL_S", 3600.0)
+    async with auditing() as running:
+        running.workers.serves = True
+        job = await add(running, zipped(3))
+        await running.until(lambda: job.state is JobState.RUNNING)
+        for _ in range(10):
+            await asyncio.sleep(0.002)
+        assert not running.workers.submitted
+        running.workers.serves = False
+        await finished(running, job)
+
+
+async def test_a_frame_does_not_wait_for_clients_for_ever() -> None:
+    async with auditing() as running:
+        running.workers.serves = True
+        assert len(await finished(running, await add(running, zipped(2)))) == 2
 
 
 async def test_the_job_pauses_without_a_slot_and_goes_on_where_it_was() -> None:
