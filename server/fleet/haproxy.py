@@ -31,6 +31,7 @@ defaults
     retry-on conn-failure empty-response
     timeout connect 1s
     timeout client 60s
+    timeout client-fin 10s
     timeout server 60s
     timeout http-request 10s
     timeout http-keep-alive 30s

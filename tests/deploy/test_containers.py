@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
 import shutil
 import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from framelane.loadtests.processes import free_port
 from framelane.server.config import Settings
 from support import PROJECT, ROOT, require_program
 
@@ -135,3 +142,62 @@ def test_haproxy_accepts_its_configuration() -> None:
     assert checked.returncode == 0, checked.stderr
     complaints = [line for line in checked.stderr.splitlines() if "[WARNING]" in line or "[ALERT]" in line]
     assert all("could not resolve address" in line for line in complaints), "names are the containers'"
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A replica that answers with what it was told of the client."""
+
+    def do_GET(self) -> None:
+        body = ", ".join(self.headers.get_all("X-Forwarded-For", [])).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of HAProxy with the configuration of deploy/, whose replicas are echoes."""
+    program, port = require_program("haproxy"), free_port()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as echo:
+        threading.Thread(target=echo.serve_forever, daemon=True).start()
+        text = (DEPLOY / "haproxy" / "haproxy.cfg").read_text().replace("bind :8000", f"bind 127.0.0.1:{port}")
+        file = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
+        file.write_text(re.sub(r"\br[123]:8000", f"127.0.0.1:{echo.server_address[1]}", text))
+        with subprocess.Popen([program, "-db", "-f", str(file)], stdout=subprocess.DEVNULL) as process:
+            until = time.monotonic() + 20
+            while not answers(port):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            yield port
+            process.kill()
+        echo.shutdown()
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        return asked(port, "/")[0] == 200
+    return False
+
+
+def asked(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_balancer_passes_no_address_on_that_a_client_made_up(front: int) -> None:
+    assert asked(front, "/", {"X-Forwarded-For": "192.0.2.1"}) == (200, "127.0.0.1")
+
+
+@pytest.mark.parametrize("path", ["/ops", "/ops/main.js", "/v1/ops/stream", "/metrics", "/v1/kicks", "/v1/%6bicks"])
+def test_balancer_keeps_operators_endpoints_inside(front: int, path: str) -> None:
+    assert asked(front, path)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/sdk/framelane.js", "/v1/status", "/v1/infer", "/readyz"])
+def test_balancer_passes_on_what_clients_need(front: int, path: str) -> None:
+    assert asked(front, path)[0] == 200
