@@ -139,9 +139,13 @@ class Card:
         self._driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
+    def check(self) -> None:
+        """Wait for everything on the card. Raises CudaError, then and ever after, if a fault has ended its context."""
+        self._driver.call("cuCtxSynchronize")
+
     def close(self) -> None:
         """Wait for everything on the card, so that an MPS neighbour is not ended with us, and unlock the memory."""
-        self._driver.call("cuCtxSynchronize")
+        self.check()
         while self._locked:
             self._driver.call("cuMemHostUnregister", ctypes.c_void_p(self._locked.pop()))
         for stream in (self._up, self._down):
@@ -174,6 +178,9 @@ class HostCard:
         ctypes.memmove(target, source, nbytes)
 
     download = upload
+
+    def check(self) -> None:
+        """Nothing to do."""
 
     def close(self) -> None:
         """Nothing to do."""

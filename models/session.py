@@ -93,6 +93,13 @@ class Session(Protocol):
     def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
         """Call ``copied`` with start, end, and 0 (to the card) or 1 (back) after each copy; before the first run."""
 
+    def check_device(self) -> None:
+        """After a run that raised: was it the input's fault, or the device's?
+
+        Raises:
+            DeviceError: a fault has ended the device for this process; only another process can use it again.
+        """
+
     def facts(self) -> dict[str, Any]:
         """What is known of this session, for ``/v1/status``."""
 
@@ -172,9 +179,13 @@ class OnnxSession:
         """See ``Session.gather``."""
         if len(items) == 1 and self._card is None:
             return Batch(items, None)
-        staging = self._take(len(items))
-        staging.gather(items)
-        return Batch(items, staging)
+        batch = Batch(items, self._take(len(items)))
+        try:
+            batch.staging.gather(items)
+        except BaseException:
+            self.drop(batch)
+            raise
+        return batch
 
     def execute(self, batch: Batch) -> None:
         """See ``Session.execute``."""
@@ -252,6 +263,14 @@ class OnnxSession:
         """See ``Session.watch_copies``."""
         if self._card is not None:
             self._card.copied = copied
+
+    def check_device(self) -> None:
+        """See ``Session.check_device``."""
+        try:
+            if self._card is not None:
+                self._card.check()
+        except CudaError as error:
+            raise DeviceError(f"device {self.device} is lost to this process: {error} (dmesg: look for Xid)") from error
 
     def facts(self) -> dict[str, Any]:
         """See ``Session.facts``."""

@@ -85,6 +85,9 @@ class SimulatedSession:
     def watch_copies(self, copied: Callable[[float, float, int], None]) -> None:
         """See ``Session.watch_copies``; there are none."""
 
+    def check_device(self) -> None:
+        """See ``Session.check_device``; nothing can happen to it."""
+
     def facts(self) -> dict[str, Any]:
         """See ``Session.facts``."""
         return {"provider": "SIMULATED"}

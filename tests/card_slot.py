@@ -1,7 +1,8 @@
 """A slot's process whose card is host memory: everything that a slot does on a card, on a machine without one.
 
 ``CARD_BATCH`` is the largest batch. With ``CARD_GATE``, a folder, each batch that is gathered leaves a file
-``gathered-N`` there, and each run waits until there is a file ``open-N``.
+``gathered-N`` there, and each run waits until there is a file ``open-N``. ``CARD_GAIN`` is what a thread for the runs
+brings. With ``CARD_LOST`` a run that raises was the card's last.
 """
 
 import itertools
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from framelane.models.cuda import HostCard
+from framelane.models.cuda import CudaError, HostCard
 from framelane.models.devices import Device
 from framelane.models.registry import ModelSpec
 from framelane.models.session import Batch, Bound, OnnxSession
@@ -36,6 +37,10 @@ class OnceEntered(HostCard):
         super().upload(target, source, nbytes)
 
     download = upload
+
+    def check(self) -> None:
+        if os.environ.get("CARD_LOST"):
+            raise CudaError("cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
 class CardSession(OnnxSession):
@@ -66,5 +71,5 @@ def open_card(spec: ModelSpec, device: Device, *_: Any) -> OnnxSession:
 
 if __name__ == "__main__":
     opening.open_session = open_card
-    opening.gain = lambda _session, _run_ms: 2.0
+    opening.gain = lambda _session, _run_ms: float(os.environ.get("CARD_GAIN", "2"))
     process.main()

@@ -13,8 +13,8 @@ On a CPU, runs for long jobs are lent a thread that takes what clients leave of 
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import os
 import select
 import socket
 import sys
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from framelane.models.devices import DeviceError
 from framelane.models.session import Bound, Session
 from framelane.preprocess.children import Birth, born
 from framelane.preprocess.links import ALL
@@ -40,6 +41,8 @@ from .permits import Permits
 
 log = logging.getLogger("framelane.slot")
 
+DEVICE_LOST = 4
+"""Exit status when a fault has ended the card's context, which only another process can have again."""
 _Result = TypeVar("_Result")
 
 
@@ -319,11 +322,20 @@ class Slot:
 
     def _run_failed(self, batch: list[Request], error: Exception) -> None:
         """A run raised: find the culprit by running the others of its batch alone."""
+        self._check_device(batch)
         if len(batch) > 1:
             for request in batch:
                 self._run_due([request])
             return
         self._answer_failed(batch[0], error)
+
+    def _check_device(self, batch: Sequence[Request]) -> None:
+        """A lost device fails every run at once: a slot that stayed would draw all frames, and fail them.
+
+        Raises:
+            DeviceError: it is lost. This process must end; what it holds is then sent to another slot.
+        """
+        self._sessions[batch[0].message.model].check_device()
 
     def _answer_failed(self, request: Request, error: Exception) -> None:
         log.error("model %s failed: %s", self._config.models[request.message.model].name, error)
@@ -375,6 +387,7 @@ class Slot:
 
     def _fail(self, batch: Sequence[Request], error: Exception) -> None:
         """A run raised: find the culprit by running the others of its batch alone, before all else."""
+        self._check_device(batch)
         if len(batch) == 1:
             self._answer_failed(batch[0], error)
             return
@@ -411,8 +424,13 @@ def main(argv: list[str] | None = None) -> None:
         slot = Slot(birth, config, sessions, trace, report["overlap"])
         slot.prepare()
         birth.ready(report)
-    with contextlib.suppress(PeerGone):  # the gateway is gone: nobody is left to answer to
+    try:
         slot.run()
+    except PeerGone:  # the gateway is gone: nobody is left to answer to
+        pass
+    except DeviceError as error:
+        log.critical("%s; this slot ends, and is replaced", error.message)
+        os._exit(DEVICE_LOST)  # what ONNX Runtime would do at an orderly end may never return
     for session in sessions:
         session.close()
 

@@ -11,7 +11,7 @@ from onnx import helper
 from tiny_models import FLOAT, write_double, write_model, write_picky, write_sum
 
 from framelane.models import gpu, runtime
-from framelane.models.cuda import DriverFacts, HostCard
+from framelane.models.cuda import CudaError, DriverFacts, HostCard
 from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.errors import FramelaneError, ModelError
 from framelane.models.providers import Tuning
@@ -348,6 +348,47 @@ def test_a_failed_batch_gives_its_buffers_back(tmp_path: Path) -> None:
             session.run([bad])
     session.run([good])
     assert good.outputs[0].tolist() == [[15.0]]
+
+
+class Faulty(HostCard):
+    """A card that takes nothing any more, or whose context a fault has ended."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    def upload(self, target: int, source: int, nbytes: int) -> None:
+        if self.refuses:
+            raise CudaError("cuMemcpyHtoDAsync_v2: CUDA_ERROR_ILLEGAL_ADDRESS")
+        super().upload(target, source, nbytes)
+
+    def download(self, target: int, source: int, nbytes: int) -> None:
+        super().upload(target, source, nbytes)
+
+    def check(self) -> None:
+        if self.refuses:
+            raise CudaError("cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS")
+
+
+def test_a_batch_that_could_not_be_gathered_gives_its_buffers_back(tmp_path: Path) -> None:
+    card = Faulty()
+    session = with_card(load_model(write_double(tmp_path)), card)
+    item = bind(session)
+    card.refuses = True
+    for _ in range(5):
+        with pytest.raises(CudaError):
+            session.run([item])
+    card.refuses = False
+    session.run([item])
+
+
+def test_a_lost_device_is_told_from_a_bad_input(tmp_path: Path) -> None:
+    card = Faulty()
+    session = with_card(load_model(write_double(tmp_path)), card)
+    session.check_device()
+    OnnxSession(session.spec, CPU).check_device()
+    card.refuses = True
+    with pytest.raises(DeviceError, match=r"lost to this process.*ILLEGAL_ADDRESS.*Xid"):
+        session.check_device()
 
 
 class Deaf(HostCard):

@@ -20,6 +20,7 @@ from framelane.preprocess.links import ALL
 from framelane.preprocess.memory import Memory, ModelCells, Slab
 from framelane.preprocess.messages import Channel, Kind, Message, Outcome, PeerGone, pack, pack_run
 from framelane.preprocess.progress import PAGE_BYTES
+from framelane.server.slots.process import DEVICE_LOST
 
 MODULE = "framelane.server.slots.process"
 CREDITS = 8
@@ -309,6 +310,9 @@ class Raises:
     def run(self, items: list[Any]) -> None:
         raise ValueError
 
+    def check_device(self) -> None:
+        pass
+
 
 class Names:
     class Model:
@@ -398,6 +402,27 @@ def test_a_card_whose_models_were_opened_at_low_priority_serves(
         worker = gateway.worker()
         worker.run(0, 3.0)
         assert worker.answers(1)[0].status == Outcome.OK
+    finally:
+        gateway.close()
+
+
+@pytest.mark.parametrize("gain", ["2", "0.5"], ids=["overlapped", "one thread"])
+def test_a_slot_whose_card_is_lost_ends_instead_of_failing_all_that_comes(
+    models: list[ModelSpec], monkeypatch: pytest.MonkeyPatch, gain: str
+) -> None:
+    for name, value in {"PYTHONPATH": TESTS, "CARD_GAIN": gain, "CARD_LOST": "1"}.items():
+        monkeypatch.setenv(name, value)
+    gateway = Gateway(models, module="card_slot")
+    try:
+        worker = gateway.worker()
+        worker.run(0, 5.0, model=1)
+        assert worker.answers(1)[0].status == Outcome.OK
+        worker.run(1, 250.0, model=1)
+        ended = os.waitid(os.P_PIDFD, gateway.child.pidfd, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        assert ended.si_status == DEVICE_LOST
+        with pytest.raises(PeerGone):  # no answer: what a slot held when it died is sent to another one
+            worker.answers(1)
     finally:
         gateway.close()
 
