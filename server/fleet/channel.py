@@ -6,8 +6,10 @@ mistaken room in a message becomes a broadcast. Here nothing of a frame may leav
 few (``messages.py``), and whatever reaches a client goes through the one function that delivers to one lane.
 
 Publishing never waits: what cannot be sent now is dropped and counted, since a beat of yesterday is worth nothing and
-an operator is told how many replicas heard. Two connections: a subscriber whose socket has no timeout, since silence is
-normal there (a default timeout loses messages), and a publisher whose socket has a short one. Bytes stay bytes.
+an operator is told how many replicas heard. What is said while a message is on its way goes with the next one, in
+order, so that many clients that come at once are few messages. Two connections: a subscriber whose socket has no
+timeout, since silence is normal there (a default timeout loses messages), and a publisher whose socket has a short one.
+Bytes stay bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import contextlib
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 
 from redis.asyncio import Redis
@@ -33,7 +36,7 @@ from .pulse import BEAT_S, Pulse
 log = logging.getLogger("framelane.fleet")
 
 _CONNECT_S = 1.0
-_MOST_SENDING = 256  # a Redis that has stopped is noticed some beats later: until then this is what may wait for it
+_MOST_WAITING = 1024  # a Redis that has stopped is noticed some beats later: until then this is what may wait for it
 _AGAIN_S = 1.0
 _LOCK_S = 60
 _TURN_PAUSE_S = 0.2
@@ -70,7 +73,8 @@ class Channel:
         self._hear = hear
         self._publisher: Redis | None = None
         self._said_down = False
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._waiting: deque[Message] = deque()
+        self._sending: asyncio.Task[None] | None = None
         self.pulse = Pulse()
         self.unsent = 0
         self.unreadable = 0
@@ -92,12 +96,12 @@ class Channel:
 
     def publish(self, message: Message) -> None:
         """Send to all replicas, soon; dropped and counted if they cannot be reached."""
-        if self._publisher is None or not self.works or len(self._tasks) >= _MOST_SENDING:
+        if self._publisher is None or not self.works or len(self._waiting) >= _MOST_WAITING:
             self.unsent += 1
             return
-        task: asyncio.Task[object] = asyncio.create_task(self._publish(self._publisher, message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._waiting.append(message)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(self._publisher))
 
     async def my_turn(self, patience: float) -> bool:
         """Wait until no other replica of the fleet drains, so that they do it one at a time.
@@ -167,11 +171,18 @@ class Channel:
         except Exception:  # a bug in one verb must not cost the way to the others
             log.exception("a message of another replica could not be dealt with")
 
-    async def _publish(self, publisher: Redis, message: Message) -> None:
-        try:
-            await publisher.publish(self._topic, encode(message))
-        except (RedisError, OSError, TimeoutError):
-            self.unsent += 1
+    async def _send(self, publisher: Redis) -> None:
+        """Send what waits, until nothing does."""
+        while self._waiting:
+            messages = list(self._waiting)
+            self._waiting.clear()
+            async with publisher.pipeline(transaction=False) as together:
+                for message in messages:
+                    together.publish(self._topic, encode(message))
+                try:
+                    await together.execute()
+                except (RedisError, OSError, TimeoutError):
+                    self.unsent += len(messages)
 
     def _say_down(self, error: BaseException) -> None:
         if not self._said_down:

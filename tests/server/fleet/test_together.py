@@ -15,8 +15,8 @@ from lane_world import Client
 from framelane.preprocess.packets import WEBSOCKET
 from framelane.server.config import ConfigError
 from framelane.server.errors import Refused
-from framelane.server.fleet.channel import Channel
-from framelane.server.fleet.messages import Beat, Message, Target
+from framelane.server.fleet.channel import _MOST_WAITING, Channel
+from framelane.server.fleet.messages import Beat, Kick, Message, Target
 from framelane.server.fleet.together import Together
 from framelane.server.lanes.exchange import Exchange
 from framelane.server.lanes.lane import Lane
@@ -224,6 +224,29 @@ async def test_what_it_does_not_understand_is_counted_and_ignored(redis_server: 
         client.publish("framelane:other:replicas", b"\xff\x00nonsense")
     await until(lambda: channel.unreadable)
     assert channel.works
+    running_.cancel()
+
+
+async def test_many_messages_at_once_go_in_order_over_one_connection_and_have_a_bound(redis_server: Any) -> None:
+    import redis
+
+    heard: list[str] = []
+
+    def hear(message: Message) -> None:
+        if isinstance(message, Kick):
+            heard.append(message.to.token)
+
+    channel = Channel(redis_server.url, "crowd", "a", lambda: Beat(replica="a"), hear)
+    running_ = asyncio.create_task(channel.run())
+    await until(lambda: channel.works)
+    with redis.Redis(port=redis_server.port) as client:
+        connections = client.info("clients")["connected_clients"]
+        for number in range(_MOST_WAITING + 5):
+            channel.publish(Kick(sender="a", to=Target(token=str(number))))
+        await until(lambda: len(heard) == _MOST_WAITING)
+        assert client.info("clients")["connected_clients"] <= connections + 1
+    assert heard == [str(number) for number in range(_MOST_WAITING)]
+    assert channel.unsent == 5
     running_.cancel()
 
 
