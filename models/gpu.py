@@ -74,7 +74,12 @@ def read_gpu_facts_apart(*, thoroughly: bool = False) -> GpuFacts:
     if not thoroughly and not _providers(_runtime_folder()):
         return GpuFacts(wheels=_wheels(), driver=DriverFacts(problem="not looked for: this build could not use it"))
     command = [sys.executable, "-P", "-m", "framelane.models.gpu"]
-    done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)
+    except subprocess.SubprocessError as error:  # a driver that does not answer, or ends whoever asks it
+        return GpuFacts(
+            wheels=_wheels(), providers=_providers(_runtime_folder()), driver=DriverFacts(problem=f"asking it: {error}")
+        )
     return msgspec.json.decode(done.stdout, type=GpuFacts)
 
 

@@ -1,7 +1,11 @@
 """Why a card cannot be used: every case has a sentence that names its cure."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+from framelane.models import gpu
 from framelane.models.cuda import CardFacts, DriverFacts, read_driver
 from framelane.models.gpu import GpuFacts, explain, read_gpu_facts
 
@@ -80,3 +84,18 @@ def test_a_machine_without_a_driver_is_read_without_an_error() -> None:
 
 def test_the_facts_name_the_wheel_that_is_installed() -> None:
     assert any(name.startswith("onnxruntime") for name in read_gpu_facts().wheels)
+
+
+@pytest.mark.parametrize("how", ["import os; os.kill(os.getpid(), 11)", "import time; time.sleep(60)"])
+def test_a_driver_that_hangs_or_ends_who_asks_it_is_no_working_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    """As it is after a fault of the card, or an update of the driver under a running kernel module."""
+    asked = tmp_path / "python"
+    asked.write_text(f"#!{sys.executable}\n{how}\n")
+    asked.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(asked))
+    monkeypatch.setattr(gpu, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(gpu, "_providers", lambda _folder: ("cuda",))
+    found = gpu.read_gpu_facts_apart()
+    assert "there is no working NVIDIA driver (asking it: " in explain(found, "cuda", 0)

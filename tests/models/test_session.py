@@ -16,7 +16,7 @@ from framelane.models.devices import Device, DeviceError, parse_device
 from framelane.models.errors import FramelaneError, ModelError
 from framelane.models.providers import Tuning
 from framelane.models.registry import BUILTIN_DIRECTORY, ModelSpec, Registry, load_model
-from framelane.models.session import Array, Batch, Bound, OnnxSession, Session, best_batch, open_session
+from framelane.models.session import Array, Batch, Bound, OnnxSession, Session, _alike, best_batch, open_session
 
 CPU = parse_device("cpu")
 NO_DRIVER = DriverFacts(problem="libcuda.so.1 cannot be loaded")
@@ -452,6 +452,23 @@ def test_runs_that_do_not_follow_their_inputs_are_found_out_before_ready(tmp_pat
     session = with_card(load_model(write_double(tmp_path)), Stale())
     with pytest.raises(DeviceError, match="do not follow their inputs"):
         session.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "alike"),
+    [
+        ([0.001, 190.0], [0.0, 190.0], True),  # landmarks in pixels: the order of a sum
+        ([0.5, 190.0], [0.0, 190.0], False),
+        ([0.001, 0.9], [0.0, 0.9], False),  # scores
+        ([np.nan, 1.0], [np.nan, 1.0], True),
+        ([np.inf, 0.5], [np.inf, 0.9], False),
+        ([], [], True),
+    ],
+)
+def test_runs_that_should_agree_are_held_against_the_size_of_what_they_give(
+    ours: list[float], theirs: list[float], alike: bool
+) -> None:
+    assert _alike(np.array(ours, np.float32), np.array(theirs, np.float32)) is alike
 
 
 class Small(OnnxSession):
