@@ -96,7 +96,7 @@ class Card:
         self._driver.call("cuInit", ctypes.c_uint(0))
         self._context = ctypes.c_void_p()
         self._up, self._down = ctypes.c_void_p(), ctypes.c_void_p()
-        self._locked: set[int] = set()
+        self._locked: dict[int, npt.NDArray[Any]] = {}
         device = self._driver.device(index)
         self._driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self.enter_thread()
@@ -111,15 +111,15 @@ class Card:
         self._driver.call("cuCtxSetCurrent", self._context)
 
     def lock_pages(self, array: npt.NDArray[Any]) -> None:
-        """Make host memory (whole pages) fit for copies that the card does by itself."""
+        """Make host memory (whole pages) fit for copies that the card does by itself; it is kept until unlocked."""
         address = ctypes.c_void_p(array.ctypes.data)
         self._driver.call("cuMemHostRegister_v2", address, ctypes.c_size_t(array.nbytes), ctypes.c_uint(0))
-        self._locked.add(array.ctypes.data)
+        self._locked[array.ctypes.data] = array
 
     def unlock_pages(self, array: npt.NDArray[Any]) -> None:
         """Undo ``lock_pages``: before the memory is given back, since the driver would go on writing to its address."""
         self._driver.call("cuMemHostUnregister", ctypes.c_void_p(array.ctypes.data))
-        self._locked.discard(array.ctypes.data)
+        del self._locked[array.ctypes.data]
 
     def upload(self, target: int, source: int, nbytes: int) -> None:
         """Copy from page-locked memory to the card, and wait until it is there."""
@@ -147,7 +147,7 @@ class Card:
         """Wait for everything on the card, so that an MPS neighbour is not ended with us, and unlock the memory."""
         self.check()
         while self._locked:
-            self._driver.call("cuMemHostUnregister", ctypes.c_void_p(self._locked.pop()))
+            self.unlock_pages(next(iter(self._locked.values())))
         for stream in (self._up, self._down):
             self._driver.call("cuStreamDestroy_v2", stream)
 

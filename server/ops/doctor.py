@@ -147,7 +147,8 @@ def _mps(facts: Facts) -> Iterator[Finding]:
 
 def _nvml(facts: Facts) -> Iterator[Finding]:
     if facts.gpu is not None and facts.gpu.driver.cards and facts.nvml_problem:
-        yield Finding("note", "GPU metrics", facts.nvml_problem, "pip install nvidia-ml-py")
+        cure = "pip install nvidia-ml-py; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        yield Finding("note", "GPU metrics", facts.nvml_problem, cure)
 
 
 def _cores(facts: Facts) -> Iterator[Finding]:

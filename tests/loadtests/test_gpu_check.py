@@ -48,10 +48,20 @@ def test_what_cannot_be_done_is_named_with_its_reason_and_what_breaks_is_a_miss(
 
 
 def test_no_check_begins_when_the_time_is_over(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "_LIMIT_S", -1.0)
-    (skipped,) = gpu_check._run([Check("late", "cpu", fine)], lab, "", QUIET)
+    monkeypatch.setattr(gpu_check, "_LIMIT_S", 30.0)
+    checks = [Check("long", "cpu", fine, 60.0), Check("short", "cpu", fine, 10.0)]
+    skipped, done = gpu_check._run(checks, lab, "", QUIET)
     assert isinstance(skipped, Skipped)
+    assert skipped.check == "long"
     assert "no time left" in skipped.why
+    assert isinstance(done, Row)
+    monkeypatch.setattr(gpu_check, "_LIMIT_S", -1.0)
+    (late,) = gpu_check._run([Check("late", "cpu", fine)], lab, "", QUIET)
+    assert isinstance(late, Skipped)
+
+
+def test_all_checks_of_a_card_fit_into_the_six_minutes() -> None:
+    assert sum(check.seconds for check in gpu_checks.CHECKS if check.name != "TensorRT") < gpu_check._LIMIT_S < 360
 
 
 def test_the_command_compares_batches_and_says_what_it_left_out(tmp_path: Path) -> None:

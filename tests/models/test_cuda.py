@@ -1,6 +1,7 @@
 """The driver's calls, with a library of Python functions in its place: what is asked, in which order, and undone."""
 
 import ctypes
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,18 @@ def test_each_direction_has_its_stream_and_a_copy_waits_for_itself(library: Libr
     card.download(here.ctypes.data, there.ctypes.data, 8)
     assert library.calls[-4:] == ["up 1", "wait 1", "down 2", "wait 2"]
     assert card.free_memory() == (20 * GIB, 24 * GIB)
+
+
+def test_memory_that_nobody_unlocked_is_not_given_back_before_the_card_lets_go_of_it(library: Library) -> None:
+    """As when the card has no room for the second half of a buffer."""
+    card, block = Card(0), page_aligned(8)
+    card.lock_pages(block)
+    kept = weakref.ref(block)
+    del block
+    assert kept() is not None
+    card.close()
+    assert kept() is None
+    assert not library.locked
 
 
 def test_a_session_on_a_card_leaves_no_page_locked(library: Library, tmp_path: Path) -> None:
