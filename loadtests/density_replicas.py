@@ -94,7 +94,7 @@ class Replicas:
             device=device,
             slots=self.layout.slots,
             workers=self.layout.workers,
-            arguments=("--max-clients", str(places), *question.serve),
+            arguments=("--max-clients", str(places), *shared_card(place.device, self.layout.replicas), *question.serve),
             precedence=True,
             environment=environment,
         )
@@ -121,6 +121,11 @@ class Place(NamedTuple):
 
     cores: tuple[int, ...]
     device: str
+
+
+def shared_card(name: str, replicas: int) -> tuple[str, ...]:
+    """What a replica is told of how many share its card: they divide its memory and the clients that MPS serves."""
+    return ("--gpu-density", str(replicas)) if _DEVICE.fullmatch(name) else ()
 
 
 def visible_device(name: str, visible: str | None) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from framelane.loadtests import density_command, tools
 from framelane.loadtests.density import Layout, Objective, Search, Trial
-from framelane.loadtests.density_replicas import visible_device
+from framelane.loadtests.density_replicas import shared_card, visible_device
 from framelane.loadtests.density_report import Searched, make_report
 from framelane.loadtests.density_trials import Measured, Notebook, Question, read_trials
 from framelane.loadtests.processes import StartFailed
@@ -173,6 +173,13 @@ def test_search_goes_on_from_the_notebook_and_measures_nothing_twice(tmp_path):
 )
 def test_replica_sees_its_own_card_only_and_none_that_is_hidden_here(device, visible, seen_as):
     assert visible_device(device, visible) == seen_as
+
+
+@pytest.mark.parametrize(
+    ("device", "told"), [("cuda:1", ("--gpu-density", "3")), ("tensorrt", ("--gpu-density", "3")), ("sim:8", ())]
+)
+def test_replica_is_told_how_many_share_its_card(device, told):
+    assert shared_card(device, 3) == told
 
 
 @pytest.mark.prove  # a minute of real replicas, whose capacity is known
