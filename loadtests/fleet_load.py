@@ -23,6 +23,7 @@ from framelane.server.sdk.states import State
 _ENTER_S = 60.0
 _AT_ONCE = 32
 _ANSWERS_S = 5.0
+_GOLDEN = 0.618034  # its multiples lie evenly in an interval, whichever clients a replica has got one after the other
 
 
 class Outage(NamedTuple):
@@ -180,7 +181,7 @@ class Crowd:
 
     async def _send(self, number: int, one: _One) -> None:
         picture = self._pictures[number % len(self._pictures)]
-        first = time.monotonic() + self._interval * number / self._count
+        first = time.monotonic() + self._interval * (number * _GOLDEN % 1)
         await asyncio.sleep(first - time.monotonic())
         while True:
             await one.live.wait()
