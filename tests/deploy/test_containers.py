@@ -58,6 +58,16 @@ def test_gpu_replicas_are_pinned_to_cards() -> None:
         assert device["capabilities"] == ["gpu"]
 
 
+def test_gpu_replicas_that_share_a_card_divide_its_memory() -> None:
+    cards = {}
+    for name in ("gpu-1", "gpu-2", "gpu-3"):
+        (device,) = COMPOSE["services"][name]["deploy"]["resources"]["reservations"]["devices"]
+        cards[name] = tuple(device["device_ids"])
+    for name, card in cards.items():
+        said = int(COMPOSE["services"][name]["environment"].get("FRAMELANE_GPU_DENSITY", 1))
+        assert said == list(cards.values()).count(card), name
+
+
 def test_no_container_may_do_more_than_it_must() -> None:
     for name, service in COMPOSE["services"].items():
         assert service["cap_drop"] == ["ALL"], name
