@@ -104,10 +104,12 @@ class Passes:
 
     def elsewhere(self, token: bytes, ticket: bytes, until: float) -> None:
         """Another replica has spent a token; both are digests. Others' tokens take half of the memory at most."""
+        now = self._wall()
+        self._forget(now)  # where no client comes, nobody else does
         if self._spent.get(token) == b"":
             return  # it is nobody's, and stays so
         if token in self._spent or len(self._spent) < MOST_SPENT // 2:
-            self._remember(token, ticket, min(until, self._wall() + MAX_LIFE_S))
+            self._remember(token, ticket, min(now + MAX_LIFE_S, until))  # in this order: `until` may be no number
 
     def revoke(self, token: str) -> None:
         """The token with this id opens nothing any more, whatever ticket is shown with it; until it expires."""

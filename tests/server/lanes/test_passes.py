@@ -1,5 +1,6 @@
 """Tokens are spent, renewed and expire: the lanes of signed tokens, without sockets."""
 
+import math
 from typing import Any
 
 import pytest
@@ -284,9 +285,22 @@ def test_tokens_of_others_expire_and_take_half_of_the_memory_at_most(monkeypatch
         assert len(world.exchange.passes._spent) == len(world.exchange.passes._ends) <= 2
 
 
-def test_another_replica_cannot_make_a_token_last() -> None:
+def test_replica_to_which_nobody_comes_forgets_what_has_expired_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes_module, "MOST_SPENT", 4)
+    a, spare = neighbours()
+    for _ in range(3):
+        a.leave(a.client(token=a.token())[0])
+    for world in (a, spare):
+        world.tick(61)
+    token = a.token()
+    a.client(token=token)
+    assert "used before" in refused(spare, token=token)
+
+
+@pytest.mark.parametrize("until", [START + 1e9, math.nan])
+def test_another_replica_cannot_make_a_token_last(until: float) -> None:
     world = Guarded()
-    world.exchange.passes.elsewhere(digest("7f"), b"", START + 1e9)
+    world.exchange.passes.elsewhere(digest("7f"), b"", until)
     world.tick(301)
     world.client(token=world.token())
     assert digest("7f") not in world.exchange.passes._spent
