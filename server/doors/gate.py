@@ -25,6 +25,7 @@ MOST_STRANGERS = 1000
 MOST_LEAVING = 200
 RETRY_S = 5
 ADDRESS = "framelane.address"
+_UNKNOWN = "unknown"
 _BURST_S = 5.0
 _MOST_REMEMBERED = 20_000
 
@@ -158,7 +159,7 @@ def group_of(host: str) -> str:
     """What counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
     address = _parse(host)
     if address is None:
-        return "unknown"
+        return _UNKNOWN
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     return str(ipaddress.ip_network((address, 64), strict=False))
@@ -166,7 +167,8 @@ def group_of(host: str) -> str:
 
 def address_of(scope: Any) -> str:
     """Where a request comes from, as it counts; "" if nobody knows, or a proxy does not say (``routes.py``)."""
-    return str(scope.get(ADDRESS, ""))
+    address = str(scope.get(ADDRESS, ""))
+    return "" if address == _UNKNOWN else address
 
 
 def plain(host: str) -> str:

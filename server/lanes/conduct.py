@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _LOGGED = 100  # /metrics counts them all; whoever floods must not flood the log, too
 _LONGEST_PAUSE_S = 60.0
 _MOST_REMEMBERED = 10_000  # addresses
+_MOST_COUNTED = 16  # fatal frames of an address: by then the pause has long been the longest
 
 
 class Conduct:
@@ -83,7 +84,7 @@ class Conduct:
         return stays
 
     def _hold(self, lane: Lane, own: int, now: float) -> None:
-        times, _until = self._held.pop(lane.address, (deque(), 0.0))
+        times, _until = self._held.pop(lane.address, (deque(maxlen=_MOST_COUNTED), 0.0))
         pause_s = self._limits.fatal_pause_s * 2.0 ** (max(own, self._count(times, now)) - 1)
         lane.paused_until = now + min(pause_s, _LONGEST_PAUSE_S)
         if lane.address:

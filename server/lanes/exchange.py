@@ -320,8 +320,8 @@ class Exchange:
             self._answer(lane, done, now)
         else:
             self._drop(lane, done.job.seq, _DROPS.get(done.fate, Drop.FAILED), done.message)
-            if done.fatal:
-                self._fatal(lane, now, suspected=done.suspected)
+        if done.fatal:  # a client that has left is held back, too: it may come again
+            self._fatal(lane, now, suspected=done.suspected)
 
     def _fatal(self, lane: Lane, now: float, *, suspected: bool) -> None:
         """One of its frames has ended a worker or two slots: the next might, too."""

@@ -10,7 +10,7 @@ const REFUSALS = {
   origin: "This server does not accept pictures from a page at this address.",
   bad_request: "This server does not offer what the page needs.",
   full: "All places are taken.",
-  rate_limited: "Too many connections came from here at once.",
+  rate_limited: "This server takes nothing from here for a moment.",
   draining: "This server is being replaced.",
   idle: "The page sent nothing for a while, and its place was given to somebody else.",
 };
@@ -46,7 +46,7 @@ const DROPS = {
   superseded: "Replaced by a newer one",
   expired: "Too late to be of use",
   invalid: "Not readable as a picture",
-  rate_limited: "Sent more often than agreed",
+  rate_limited: "Not taken from here for a moment",
   not_admitted: "No place on the server",
   failed: "Analysis failed",
   draining: "Server going away",

@@ -22,7 +22,7 @@ from websockets.frames import Frame
 from websockets.uri import parse_uri
 
 from framelane.preprocess.packets import JSON
-from framelane.server.doors.gate import Gate
+from framelane.server.doors.gate import ADDRESS, Gate, address_of, group_of
 from framelane.server.lanes.lane import Lane
 from framelane.server.lanes.passes import Passes
 from framelane.server.lanes.tokens import Tokens, key_set, new_key_set, secret_key
@@ -289,6 +289,12 @@ async def test_address_whose_frame_has_ended_a_process_is_told_when_to_come_back
         if headers:
             assert (await enter(gateway, door, None, forwarded("192.0.2.8")))[0] == "in"
             assert (await enter(gateway, door, None, {}))[0] == "in"
+
+
+def test_request_of_which_a_proxy_tells_nothing_readable_has_no_address_to_be_held_back() -> None:
+    assert address_of({ADDRESS: group_of("192.0.2.7")}) == "192.0.2.7"
+    for scope in ({}, {ADDRESS: ""}, {ADDRESS: group_of("_hidden")}):
+        assert address_of(scope) == ""
 
 
 async def test_flood_of_one_address_is_cut_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

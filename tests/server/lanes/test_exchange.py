@@ -354,6 +354,27 @@ def test_address_whose_frame_has_ended_a_process_gets_no_new_connection_for_a_wh
     assert again.paused_until == 10 + 20
 
 
+def test_client_that_goes_before_its_frame_ends_a_process_is_no_better_for_it() -> None:
+    world = World(fatal_pause_s=10)
+    lane, client = world.client(address="192.0.2.1")
+    world.exchange.frame(lane, 0, b"x")
+    world.exchange.disconnect(lane)
+    world.pool.finish(fate=Fate.FAILED, fatal=True)
+    assert (world.exchange.accounts.left, client.dropped()) == (1, [])
+    with pytest.raises(Refused) as refused:
+        world.client(address="192.0.2.1")
+    assert (refused.value.code, refused.value.retry_after_ms) == ("rate_limited", 10_000)
+
+
+def test_however_many_fatal_frames_come_from_an_address_the_pause_has_an_end() -> None:
+    world = World(fatal_pause_s=10)
+    for _ in range(1100):
+        lane, _client = world.client()
+        lane.address = "192.0.2.1"  # an older connection from there
+        fatal(world, lane, 0)
+    assert lane.paused_until == 60
+
+
 def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framelane.server.lanes.conduct._MOST_REMEMBERED", 2)
     world = World(fatal_pause_s=10)
