@@ -16,7 +16,7 @@ from typing import Any
 from framelane.models.errors import FramelaneError
 
 from .memory import Memory
-from .messages import Channel, Kind, Outcome, PeerGone, PeerStuck, pack, pack_run
+from .messages import Blame, Channel, Kind, Outcome, PeerGone, PeerStuck, pack, pack_run
 from .progress import ProgressPage
 
 ALL = 2**64 - 1
@@ -38,6 +38,13 @@ class SlotsEnded(ModelFailed):
     """Slots ended while they ran this, and nothing else: the frame is to blame."""
 
     code = "slots_ended"
+    blame = Blame.CERTAIN
+
+
+class SlotEnded(SlotsEnded):
+    """One slot ended while it ran this, and there was no time to try another: that may have been chance."""
+
+    blame = Blame.SUSPECTED
 
 
 class NoSlotLeft(FramelaneError):
@@ -235,7 +242,7 @@ class Links:
         expired: Finished = []
         for run in parked:
             if now > run.deadline and run.accused:
-                expired.append((run, SlotsEnded("a slot ended while it ran it, and no other was free in time")))
+                expired.append((run, SlotEnded("a slot ended while it ran it, and no other was free in time")))
             elif now > run.deadline:
                 expired.append((run, NoSlotLeft("no slot was free before the deadline")))
             elif run.epoch and run.epoch == self._epoch:

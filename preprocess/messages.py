@@ -9,7 +9,7 @@ is the same struct, so that one ``recv`` may carry many and a reader needs no fr
     CANCEL  gateway → worker   request: its client has left
     CANCEL  worker → slot      request: if it still waits, answer EXPIRED instead of running it
     DONE    worker → gateway   request, cell, status (a Fate), length (packet bytes), state (bytes), f0 preprocess
-                               seconds, f1 inference seconds, t0 when it was finished; model = 1: it ended slots;
+                               seconds, f1 inference seconds, t0 when it was finished; model (a Blame): it ended slots;
                                and of a result t1 when the worker began, epoch and generation: microseconds of f1 that
                                models ran, and of f0 after the last of them
     RUN     worker → slot      request, cell, model, epoch, status (1: run it alone), t1 deadline
@@ -83,6 +83,14 @@ class Outcome(IntEnum):
     EXPIRED = 3
 
 
+class Blame(IntEnum):
+    """Whether a frame has ended slots."""
+
+    NONE = 0
+    CERTAIN = 1
+    SUSPECTED = 2
+
+
 class Message(NamedTuple):
     """One message; the table above says which fields a kind uses."""
 
@@ -151,7 +159,7 @@ def pack_done(  # noqa: PLR0913, PLR0917 - one argument per field of the struct
     state: int,
     preprocess: float,
     inference: float,
-    fatal: bool,
+    blame: int,
     finished: float,
     began: float = 0.0,
     ran_us: int = 0,
@@ -162,7 +170,7 @@ def pack_done(  # noqa: PLR0913, PLR0917 - one argument per field of the struct
         Kind.DONE,
         fate,
         0,
-        fatal,
+        blame,
         cell,
         request,
         0,

@@ -28,7 +28,7 @@ from .headers import Limits
 from .health import Heartbeat, Pulse, waited_for_cpu
 from .keeper import Keeper
 from .memory import FrameCells, Memory, ModelCells, Slab
-from .messages import Fate, Kind, Message, pack, pack_frame
+from .messages import Blame, Fate, Kind, Message, pack, pack_frame
 from .trace import Trace
 
 log = logging.getLogger("framelane.pool")
@@ -108,7 +108,8 @@ class Done(NamedTuple):
     lost: bool = False
     """Its worker died while it held the frame."""
     suspected: bool = False
-    """``fatal`` is not certain: somebody else may have killed the worker (an operator, the kernel short of memory)."""
+    """``fatal`` is not certain: somebody else may have killed the worker, or the one slot that ended (an operator, the
+    kernel short of memory)."""
     report: Message | None = None
     """What its worker said of a result: when it began and finished, and where the time went (``messages.py``)."""
 
@@ -309,8 +310,9 @@ class Pool:
                 self.trace.span("deliver", message.t0, time.monotonic(), message.request, -1)
         else:
             text = data.decode("utf-8", "replace")
-            fatal = bool(message.model)
-            self._tell(worker, Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal))
+            fatal, suspected = message.model != Blame.NONE, message.model == Blame.SUSPECTED
+            done = Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal, suspected=suspected)
+            self._tell(worker, done)
 
     def _tell(self, worker: Worker, done: Done) -> None:
         """Call ``on_done`` or ``on_audit``; what goes wrong there costs this frame only."""

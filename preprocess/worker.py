@@ -34,7 +34,7 @@ from .headers import Limits
 from .links import Links, ModelFailed, NoSlotLeft, SlotsEnded
 from .logs import set_up_logs
 from .memory import STATE_BYTES, FrameCells, Memory, ModelCells, Slab
-from .messages import Fate, Kind, Message, PeerGone, pack, pack_done
+from .messages import Blame, Fate, Kind, Message, PeerGone, pack, pack_done
 from .ports import Groups, SlabPort
 from .trace import open_trace
 
@@ -217,7 +217,8 @@ class Worker:
         except Exception as problem:
             if not isinstance(problem, ModelFailed):
                 log.exception("pipeline %s failed", self._config.pipeline, extra=_ids(task.message))
-            self._end(task, Fate.FAILED, f"{type(problem).__name__}: {problem}", isinstance(problem, SlotsEnded))
+            blame = problem.blame if isinstance(problem, SlotsEnded) else Blame.NONE
+            self._end(task, Fate.FAILED, f"{type(problem).__name__}: {problem}", blame)
         else:
             self._call(task, call, group)
             task.worked += time.monotonic() - started
@@ -320,19 +321,19 @@ class Worker:
         self._progress.stages.answered(waited, before, task.inference - ran, ran, after)
         self._gateway.send(
             pack_done(
-                message.request, message.cell, Fate.OK, packet, state, before + after, task.inference, False,
+                message.request, message.cell, Fate.OK, packet, state, before + after, task.inference, Blame.NONE,
                 finished, task.began, int(ran * 1e6), int(after * 1e6),
             )
         )  # fmt: skip
 
-    def _end(self, task: Task, fate: Fate, text: str = "", fatal: bool = False) -> None:
-        """End a frame without a result; ``fatal`` says that it ended slots."""
+    def _end(self, task: Task, fate: Fate, text: str = "", blame: Blame = Blame.NONE) -> None:
+        """End a frame without a result."""
         del self._tasks[task.message.request]
         with contextlib.suppress(Exception):  # a pipeline may await in its `finally`, or raise there
             task.steps.close()
         data = text.encode(errors="replace")[: self._config.packet_bytes]
         self._cells.packet(task.message.cell, len(data))[:] = data
-        self._report(task.message, fate, len(data), task.worked, task.inference, fatal)
+        self._report(task.message, fate, len(data), task.worked, task.inference, blame)
 
     def _report(
         self,
@@ -341,12 +342,12 @@ class Worker:
         length: int = 0,
         worked: float = 0.0,
         inference: float = 0.0,
-        fatal: bool = False,
+        blame: Blame = Blame.NONE,
     ) -> None:
         """Report a frame that has no result."""
         finished = time.monotonic()
         self._gateway.send(
-            pack_done(message.request, message.cell, fate, length, 0, worked, inference, fatal, finished)
+            pack_done(message.request, message.cell, fate, length, 0, worked, inference, blame, finished)
         )
 
     def _port(self, model: Any) -> SlabPort:

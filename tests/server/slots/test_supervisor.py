@@ -192,13 +192,25 @@ async def test_a_poisonous_frame_ends_failed_after_its_second_slot_and_harms_no_
             done = await real.answer(request)
             if number == POISON:
                 assert done.fate is Fate.FAILED
-                assert done.fatal
+                assert (done.fatal, done.suspected) == (True, False)
                 assert "2 slots ended while they ran it" in done.message
             else:
                 assert result(done)["values"] == right(number)
         await real.whole()
         assert real.slots.keeper.restarts == 2
         assert result(await real.ask("9"))["values"] == right(9)
+
+
+async def test_one_slot_that_ends_is_no_proof_against_the_frame_that_it_had(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have killed it, and no other slot could tell in time."""
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setattr(supervisor_module, "_MODULE", "fragile_slot")
+    async with running("replica_pipelines:Numbers", models, workers=1, active=1) as real:
+        done = await real.answer(real.submit(str(POISON), lifetime=0.1))
+        assert (done.fate, done.fatal, done.suspected) == (Fate.FAILED, True, True)
+        await real.whole()
 
 
 async def test_one_poisonous_item_of_a_batch_fails_alone(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
