@@ -24,7 +24,7 @@ class Chaos:
         self.world = World(
             credits=3, deadline_ms=100, mailbox_bytes=60, outbox_messages=3, stall_s=0.3, stateful=bool(seed % 2),
             parallel=1 + seed % 3, queue_depth=3, max_clients=[None, 3][seed // 2 % 2], waiting_room=3, grace_s=1.0,
-            interval_ms=10, fairness=["frames", "cost"][seed // 4 % 2],
+            interval_ms=10, fatal_pause_s=0.1, fatal_s=1.0, fairness=["frames", "cost"][seed // 4 % 2],
         )  # fmt: skip
         self.world.exchange.capacity.expect(self.dice.choice([40.0, 200.0, float("inf")]))
         self.lanes: list[tuple[Lane, Client]] = []
@@ -65,7 +65,8 @@ class Chaos:
         if self.all and self.dice.random() < 0.3:
             resume = self.dice.choice(self.all)[0].ticket
         try:
-            lane, client = self.world.client(policy=self.dice.choice(["latest", "queue"]), resume=resume)
+            policy, address = self.dice.choice(["latest", "queue"]), self.dice.choice(["", "192.0.2.1", "192.0.2.2"])
+            lane, client = self.world.client(policy=policy, resume=resume, address=address)
         except Refused:
             self.refused += 1
             return
@@ -91,7 +92,8 @@ class Chaos:
         if self.world.pool.jobs:
             request = self.dice.choice(list(self.world.pool.jobs))
             fate = self.dice.choice([Fate.OK, Fate.OK, Fate.OK, *Fate])
-            self.world.pool.finish(request, fate, state=b"s", fatal=fate is Fate.FAILED and self.dice.random() < 0.2)
+            fatal = fate is Fate.FAILED and self.dice.random() < 0.3
+            self.world.pool.finish(request, fate, state=b"s", fatal=fatal, suspected=self.dice.random() < 0.3)
 
     def kill(self) -> None:
         """A worker dies with all it holds, and comes back."""
