@@ -86,7 +86,7 @@ class Moved(Struct, frozen=True, kw_only=True, tag="moved"):
 
 
 class Spent(Struct, frozen=True, kw_only=True, tag="spent"):
-    """Digests of a token's id and of the ticket with which its client comes back; b"" is nobody's.
+    """Digests of a token's id and of the ticket with which its client comes back; b"" is nobody's, or turned out.
 
     ``until`` is when the token expires, in Unix seconds.
     """

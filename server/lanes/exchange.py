@@ -178,8 +178,7 @@ class Exchange:
 
     def kick(self, lane: Lane) -> None:
         """An operator ends this connection, and its token is of no use any more."""
-        if lane.token:
-            self.passes.revoke(lane.token)
+        self.passes.turn_out(lane)
         self._endings.end(lane, Cut.KICKED, Refusal.KICKED, "an operator ended this connection")
 
     # -- messages ----------------------------------------------------------------------------------------------------
@@ -331,8 +330,7 @@ class Exchange:
                 self._drop(lane, job.seq, Drop.RATE_LIMITED, _PAUSED)
             _has_room(lane)
         if not stays:
-            if lane.token:
-                self.passes.revoke(lane.token)
+            self.passes.turn_out(lane)
             lane.writer.close(Close.FATAL_FRAMES, Cut.FATAL_FRAMES)
 
     def _answer(self, lane: Lane, done: Done, now: float) -> None:

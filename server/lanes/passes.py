@@ -116,6 +116,12 @@ class Passes:
         if digest(token) in self._spent or len(self._spent) < MOST_SPENT:
             self._remember(digest(token), b"", self._wall() + MAX_LIFE_S)
 
+    def turn_out(self, lane: Lane) -> None:
+        """The lane's token, if it has one, opens nothing any more, at other replicas neither."""
+        if lane.token:
+            self.revoke(lane.token)
+            self.abroad.spent(digest(lane.token), b"", self._wall() + MAX_LIFE_S)
+
     def bind(self, lane: Lane, shown: Pass | None, now: float) -> None:
         """The token has opened this lane, or prolongs it. `now` is on the lanes' clock."""
         if shown is None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from lane_world import Client, World
 
+from framelane.preprocess.messages import Fate
 from framelane.server.errors import Refused
 from framelane.server.lanes import passes as passes_module
 from framelane.server.lanes.abroad import Abroad, digest
@@ -268,6 +269,21 @@ def test_what_opened_nothing_that_one_comes_back_to_is_nobodys_at_other_replicas
     assert "used before" in refused(b, token=kicked, resume=ticket)
     a.exchange.passes.spend(a.exchange.passes.check(told), "")
     assert "used before" in refused(b, token=told, resume="")
+
+
+@pytest.mark.parametrize("why", ["kicked", "cut"])
+def test_client_that_was_turned_out_is_not_taken_in_by_another_replica(why: str) -> None:
+    a, b = neighbours(fatal_frames=1)
+    token = a.token()
+    lane, client = a.client(token=token, resume="")
+    if why == "kicked":
+        a.exchange.kick(lane)
+    else:
+        a.exchange.frame(lane, 0, b"x")
+        a.pool.finish(fate=Fate.FAILED, fatal=True)
+    assert client.closed is not None
+    for world in (a, b):
+        assert "used before" in refused(world, token=token, resume=client.told("ready")[0]["ticket"])
 
 
 def test_tokens_of_others_expire_and_take_half_of_the_memory_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
