@@ -272,7 +272,7 @@ class Slot:
         due = self._due(batch, started)
         if not due:
             return
-        self._progress.start(due[0].message.request if len(due) == 1 else ALL, started)
+        self._in_work(due, started)
         try:
             self._run_session(due)
         except Exception as error:
@@ -335,7 +335,15 @@ class Slot:
         Raises:
             DeviceError: it is lost. This process must end; what it holds is then sent to another slot.
         """
-        self._sessions[batch[0].message.model].check_device()
+        try:
+            self._sessions[batch[0].message.model].check_device()
+        except DeviceError:
+            self._in_work(batch, time.monotonic())  # its end is to be blamed on them
+            raise
+
+    def _in_work(self, batch: Sequence[Request], now: float) -> None:
+        """Let the progress page tell what runs."""
+        self._progress.start(batch[0].message.request if len(batch) == 1 else ALL, now)
 
     def _answer_failed(self, request: Request, error: Exception) -> None:
         log.error("model %s failed: %s", self._config.models[request.message.model].name, error)
@@ -360,7 +368,7 @@ class Slot:
         permit = self._permits.acquire(self._progress.turn) if self._permits is not None else 0
         try:
             self._progress.awake(run.started)
-            self._progress.start(run.requests[0].message.request if len(run.requests) == 1 else ALL, run.started)
+            self._in_work(run.requests, run.started)
             self._traced("run", run.requests[0].message.request, run.session.execute, run.batch, 1)
         except Exception:
             self._progress.finish(int(len(run.requests) == 1))  # the others are run again, alone

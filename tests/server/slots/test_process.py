@@ -417,10 +417,11 @@ def test_a_slot_whose_card_is_lost_ends_instead_of_failing_all_that_comes(
         worker = gateway.worker()
         worker.run(0, 5.0, model=1)
         assert worker.answers(1)[0].status == Outcome.OK
-        worker.run(1, 250.0, model=1)
+        request = worker.run(1, 250.0, model=1)
         ended = os.waitid(os.P_PIDFD, gateway.child.pidfd, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         assert ended.si_status == DEVICE_LOST
+        assert gateway.child.progress.read().request == request, "what it had in work is suspected"
         with pytest.raises(PeerGone):  # no answer: what a slot held when it died is sent to another one
             worker.answers(1)
     finally:
