@@ -306,6 +306,8 @@ class Exchange:
         else:
             for each in order.in_turn(lane, done):
                 self._settle(lane, each, now)
+        if done.fatal:  # also of a client that has left: it may come again
+            self._fatal(lane, now, suspected=done.suspected)
         if self._mailboxes.lanes:
             self._pump()
         if done.fate == Fate.OK:
@@ -319,8 +321,6 @@ class Exchange:
             self._answer(lane, done, now)
         else:
             self._drop(lane, done.job.seq, _DROPS.get(done.fate, Drop.FAILED), done.message)
-        if done.fatal:  # a client that has left is held back, too: it may come again
-            self._fatal(lane, now, suspected=done.suspected)
 
     def _fatal(self, lane: Lane, now: float, *, suspected: bool) -> None:
         """One of its frames has ended a worker or two slots: the next might, too."""

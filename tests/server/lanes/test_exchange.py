@@ -366,6 +366,20 @@ def test_client_that_goes_before_its_frame_ends_a_process_is_no_better_for_it() 
     assert (refused.value.code, refused.value.retry_after_ms) == ("rate_limited", 10_000)
 
 
+def test_fatal_frame_is_not_forgiven_until_its_turn_to_be_answered_has_come() -> None:
+    world = World(fatal_pause_s=10, parallel=2, stateful=False, queue_depth=3)
+    lane, client = world.client(policy="queue", address="192.0.2.1")
+    for seq in range(3):
+        world.exchange.frame(lane, seq, b"x")
+    world.pool.finish(list(world.pool.jobs)[1], Fate.FAILED, fatal=True)
+    assert client.dropped() == [(2, "rate_limited")]
+    world.exchange.disconnect(lane)
+    with pytest.raises(Refused):
+        world.client(address="192.0.2.1")
+    world.pool.finish()
+    assert (world.exchange.accounts.left, world.exchange.accounts.inside) == (2, 0)
+
+
 def test_however_many_fatal_frames_come_from_an_address_the_pause_has_an_end() -> None:
     world = World(fatal_pause_s=10)
     for _ in range(1100):
