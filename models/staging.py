@@ -61,14 +61,15 @@ class Staging:
             for tensor, array, address in zip(side.tensors, side.arrays, side.addresses, strict=True):
                 bind(tensor.name, *place, array.dtype, array.shape, address)
         self.inputs, self.outputs = self._sides[0].arrays, self._sides[1].arrays
-        self._rows = [[array[row] for array in self.inputs] for row in range(size)]
-        self._output_rows = [[array[row] for array in self.outputs] for row in range(size)]
+        # Views with a batch axis of one: a tensor may be a single number, whose row alone would be a copy.
+        self._rows = [[array[row : row + 1] for array in self.inputs] for row in range(size)]
+        self._output_rows = [[array[row : row + 1] for array in self.outputs] for row in range(size)]
 
     def gather(self, items: Sequence[Bound]) -> None:
         """Copy the items' inputs in, and on to the card; rows beyond them keep what they had, for nobody."""
         for rows, item in zip(self._rows, items, strict=False):
             for row, own in zip(rows, item.inputs, strict=True):
-                row[...] = own[0]
+                row[...] = own
         if self._card is not None:
             self._sides[0].upload(self._card)
 
@@ -85,7 +86,7 @@ class Staging:
         """Copy the outputs into the items' cells."""
         for rows, item in zip(self._output_rows, items, strict=False):
             for row, own in zip(rows, item.outputs, strict=True):
-                own[0] = row
+                own[...] = row
 
     def close(self) -> None:
         """Let go of the memory."""

@@ -315,6 +315,23 @@ def test_a_card_gives_what_the_cpu_gives_for_every_count(count: int) -> None:
                 np.testing.assert_allclose(left, right, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("card", [None, HostCard()])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_tensors_that_are_one_number_each_are_gathered_and_scattered_too(
+    tmp_path: Path, card: HostCard | None, count: int
+) -> None:
+    two = helper.make_tensor("two", FLOAT, [], [2.0])
+    nodes = [helper.make_node("Mul", ["x", "two"], ["y"])]
+    spec = load_model(write_model(tmp_path, "scalar", nodes, [("x", FLOAT, ["N"])], [("y", FLOAT, ["N"])], [two]))
+    assert [tensor.shape for tensor in (*spec.inputs, *spec.outputs)] == [(), ()]
+    session = OnnxSession(spec, CPU, card=card)
+    items = [bind(session) for _ in range(count)]
+    for number, item in enumerate(items):
+        item.inputs[0][:] = 5 + number
+    session.run(items)
+    assert [item.outputs[0][0] for item in items] == [10 + 2 * number for number in range(count)]
+
+
 def test_a_batch_is_copied_once_each_way_however_many_tensors_there_are(tmp_path: Path) -> None:
     card = Recorded()
     session = with_card(load_model(write_sum(tmp_path)), card)
