@@ -68,7 +68,7 @@ class Target(Server):
         if clock is not None:
             prefix = ("-c", _FOR_THE_GATEWAY_ALONE)
             environment |= {"LD_PRELOAD": str(clock[0]), "FAKETIME_TIMESTAMP_FILE": str(clock[1])}
-            environment |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+            environment |= {"FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         Process.__init__(self, [*prefix, *arguments], folder / f"server-{self.mark}.log", environment)
         try:
             self._wait_until_ready(time.monotonic() + _START_LIMIT_S)

@@ -77,7 +77,7 @@ def test_a_clock_that_jumps_is_noticed_by_nobody(tmp_path: Path, monkeypatch: py
         clock_module.library()
     except FileNotFoundError:
         require_program("faketime")
-    monkeypatch.setattr(clock_module, "_QUICK_PHASE_S", 1.5)
+    monkeypatch.setattr(clock_module, "_QUICK_PHASE_S", 2.5)
     report = asyncio.run(clock_module.clock(Lab(tmp_path, quick=True, say=lambda _text: None)))
     assert report.passed, report.record()
 
