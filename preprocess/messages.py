@@ -84,7 +84,11 @@ class Outcome(IntEnum):
 
 
 class Blame(IntEnum):
-    """Whether a frame has ended slots."""
+    """Whether a frame has ended its worker, or two slots.
+
+    SUSPECTED: somebody else may have killed the worker, or the one slot that ended (an operator, the kernel short of
+    memory).
+    """
 
     NONE = 0
     CERTAIN = 1

@@ -103,15 +103,21 @@ class Done(NamedTuple):
     message: str
     preprocess_s: float
     inference_s: float
-    fatal: bool = False
-    """The frame ended its worker, or two slots."""
+    blame: Blame = Blame.NONE
     lost: bool = False
     """Its worker died while it held the frame."""
-    suspected: bool = False
-    """``fatal`` is not certain: somebody else may have killed the worker, or the one slot that ended (an operator, the
-    kernel short of memory)."""
     report: Message | None = None
     """What its worker said of a result: when it began and finished, and where the time went (``messages.py``)."""
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the frame ended its worker or slots, as far as is known."""
+        return self.blame is not Blame.NONE
+
+    @property
+    def suspected(self) -> bool:
+        """Whether that is not certain."""
+        return self.blame is Blame.SUSPECTED
 
 
 class Worker:
@@ -310,9 +316,8 @@ class Pool:
                 self.trace.span("deliver", message.t0, time.monotonic(), message.request, -1)
         else:
             text = data.decode("utf-8", "replace")
-            fatal, suspected = message.model != Blame.NONE, message.model == Blame.SUSPECTED
-            done = Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, fatal, suspected=suspected)
-            self._tell(worker, done)
+            blame = Blame(message.model)
+            self._tell(worker, Done(message.request, job, fate, b"", b"", text, message.f0, message.f1, blame))
 
     def _tell(self, worker: Worker, done: Done) -> None:
         """Call ``on_done`` or ``on_audit``; what goes wrong there costs this frame only."""
@@ -422,11 +427,11 @@ class Pool:
         if worker.jobs:
             log.warning("worker-%d (pid %d) held %d frames", worker.index, worker.child.pid, len(worker.jobs))
         culprit = worker.child.progress.read().request
-        suspected = worker.child.was_killed and not worker.hung
+        blamed = Blame.SUSPECTED if worker.child.was_killed and not worker.hung else Blame.CERTAIN
         for request, (job, _cell) in worker.jobs.items():
             del self._holders[request]
-            lost = Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, request == culprit, lost=True)
-            self._tell(worker, lost._replace(suspected=suspected))
+            blame = blamed if request == culprit else Blame.NONE
+            self._tell(worker, Done(request, job, Fate.FAILED, b"", b"", "its worker died", 0.0, 0.0, blame, lost=True))
         worker.slab.close()
 
 

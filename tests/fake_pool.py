@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from framelane.preprocess.messages import Fate
+from framelane.preprocess.messages import Blame, Fate
 from framelane.preprocess.packets import encode_event
 from framelane.preprocess.pool import Done, Job
 
@@ -53,7 +53,8 @@ class FakePool:
         packet = b""
         if fate is Fate.OK:
             packet = encode_event(job.flavour, "result", {"seq": job.seq, "size": len(job.data), **fields})
-        self.on_done(Done(request, job, fate, packet, state, message, 0.0, inference_s, fatal, suspected=suspected))
+        blame = (Blame.SUSPECTED if suspected else Blame.CERTAIN) if fatal else Blame.NONE
+        self.on_done(Done(request, job, fate, packet, state, message, 0.0, inference_s, blame))
         return job
 
 

@@ -306,7 +306,7 @@ class Exchange:
         else:
             for each in order.in_turn(lane, done):
                 self._settle(lane, each, now)
-        if done.fatal:  # also of a client that has left: it may come again
+        if done.blame:  # also of a client that has left: it may come again
             self._fatal(lane, now, suspected=done.suspected)
         if self._mailboxes.lanes:
             self._pump()
