@@ -66,6 +66,11 @@ class Device(msgspec.Struct, frozen=True):
         return Device(self.kind, index, name=f"{self.kind}:{index}")
 
     @property
+    def is_card(self) -> bool:
+        """Whether a card is named; ``auto`` may become one."""
+        return self.kind in ("cuda", "tensorrt")
+
+    @property
     def simulated(self) -> bool:
         """Whether nothing is computed there."""
         return self.simulation is not None

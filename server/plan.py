@@ -13,7 +13,7 @@ from framelane.preprocess.memory import FrameCells
 from .config import ConfigError, Settings
 from .ops.machine import Machine
 from .protocol import MAX_RESULT_BYTES
-from .slots.cards import ACTIVE_PER_CARD, cards_of, check_cards, default_active, per_card, uses_cards
+from .slots.cards import ACTIVE_PER_CARD, cards_of, check_cards, default_active, on_fullest, per_card, uses_cards
 
 _CREDITS = 4
 _TOO_MANY_WHEELS = 2
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def card_slots(self) -> int:
         """Slots of this replica on its fullest card."""
-        return math.ceil(self.slots / len(cards_of(self.device)))
+        return on_fullest(self.device, self.slots)
 
     @property
     def processes(self) -> int:

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import psutil
@@ -44,7 +44,7 @@ class Target(Server):
         clock: libfaketime, and the file that says by how much the gateway's wall clock is wrong, now.
     """
 
-    APART = {"process_group": 0}  # noqa: RUF012
+    APART: ClassVar[dict[str, Any]] = {"process_group": 0}
     """Linux may share out the CPU by sessions first (autogroup). A low priority would then count among the server's own
     processes only, and cost the clients here, which would be on other machines, as much as a high one."""
 

@@ -135,10 +135,8 @@ class Gate:
         moment = max(self._moments.get(address, 0.0), now)
         if moment - now > max(_BURST_S - self._interval_s, 0.0):
             return False
-        self._moments.pop(address, None)
-        self._moments[address] = (
-            moment + self._interval_s
-        )  # at the end: they lie in the order in which they were last heard of
+        self._moments.pop(address, None)  # then at the end: they lie in the order in which they were last heard of
+        self._moments[address] = moment + self._interval_s
         if len(self._moments) > _MOST_REMEMBERED:
             del self._moments[next(iter(self._moments))]
         return True

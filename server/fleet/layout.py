@@ -17,11 +17,10 @@ from framelane.models.devices import parse_device
 from framelane.models.gpu import GpuFacts
 from framelane.server.config import ConfigError, Settings
 from framelane.server.plan import Choice
-from framelane.server.slots.cards import OWN_STANDBYS, cards_of, check_cards, default_active, uses_cards
+from framelane.server.slots.cards import OWN_STANDBYS, check_cards, default_active, on_fullest, uses_cards
 
 DEFAULT_REPLICAS = 3
 MOST_REPLICAS = 64
-_CARDS = ("cuda", "tensorrt")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +103,12 @@ def on_its_card(settings: Settings, members: Sequence[Member], member: Member) -
     density = settings.gpu_density if settings.gpu_density > 1 else len(neighbours)
     device = parse_device(member.device)
     standbys = settings.standby_slots
-    if density <= OWN_STANDBYS or not standbys or settings.gpu_standbys is not None or device.kind not in _CARDS:
+    if density <= OWN_STANDBYS or not standbys or settings.gpu_standbys is not None or not device.is_card:
         return {"gpu_density": density}
     return {
         "gpu_density": density,
         "standby_slots": standbys if member is neighbours[0] else 0,
-        "gpu_standbys": -(-standbys // len(cards_of(device))),
+        "gpu_standbys": on_fullest(device, standbys),
     }
 
 

@@ -26,12 +26,17 @@ def uses_cards(device: Device, gpu: GpuFacts | None) -> bool:
     """Whether slots will run on a card: it was named, or ``auto`` finds that it works."""
     if device.kind == "auto":
         return gpu is not None and not explain(gpu, "cuda", device.index)
-    return device.kind in ("cuda", "tensorrt")
+    return device.is_card
 
 
 def cards_of(device: Device) -> tuple[int, ...]:
     """The numbers of the cards that a device names."""
     return device.cards or (device.index,)
+
+
+def on_fullest(device: Device, count: int) -> int:
+    """How many of so many slots come on the fullest card: they take turns over the cards."""
+    return math.ceil(count / len(cards_of(device)))
 
 
 def default_active(device: Device) -> int:
@@ -41,11 +46,10 @@ def default_active(device: Device) -> int:
 
 def per_card(settings: Settings, device: Device, active: int) -> int:
     """Processes on the fullest card, those of the other replicas that share it included."""
-    cards = len(cards_of(device))
     own = active + settings.audit_slots
     if settings.gpu_standbys is None:
-        return settings.gpu_density * math.ceil((own + settings.standby_slots) / cards)
-    return settings.gpu_density * math.ceil(own / cards) + settings.gpu_standbys
+        return settings.gpu_density * on_fullest(device, own + settings.standby_slots)
+    return settings.gpu_density * on_fullest(device, own) + settings.gpu_standbys
 
 
 def check_cards(settings: Settings, device: Device, active: int, gpu: GpuFacts | None) -> None:
@@ -56,7 +60,7 @@ def check_cards(settings: Settings, device: Device, active: int, gpu: GpuFacts |
         ConfigError: more processes than MPS serves; a card that the driver does not list; fewer standbys on a card than
             this replica alone has.
     """
-    own = math.ceil(settings.standby_slots / len(cards_of(device)))
+    own = on_fullest(device, settings.standby_slots)
     if settings.gpu_standbys is not None and settings.gpu_standbys < own:
         raise ConfigError(
             f"gpu_standbys = {settings.gpu_standbys}, but this replica alone has {own} standby slot(s) on a card: "

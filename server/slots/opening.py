@@ -60,7 +60,7 @@ def open_sessions(config: SlotConfig, trace: Trace | None = None) -> tuple[list[
 def _open(config: SlotConfig, trace: Trace | None) -> tuple[list[Session], dict[str, Any]]:
     sessions: list[Session] = []
     report: dict[str, Any] = {"pid": os.getpid(), "device": config.device.name, "models": {}, "overlap": False}
-    if config.device.kind in ("cuda", "tensorrt"):
+    if config.device.is_card:
         report |= _stay_near(config.device)
     for spec in config.models:
         session = open_session(spec, config.device, config.tuning)
