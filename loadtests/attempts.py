@@ -78,7 +78,8 @@ class Attempts:
         made: list[Attempt] = []
         numbers = itertools.count()
         sockets = self._connect(clients)
-        ready = threading.Barrier(clients + 1)
+        started: list[float] = []  # before anybody goes on: this thread may be woken when all attempts have ended
+        ready = threading.Barrier(clients + 1, action=lambda: started.append(time.perf_counter()))
         threads = [
             threading.Thread(target=self._client, args=(s, made, numbers, attempts, warm_up, ready), daemon=True)
             for s in sockets
@@ -87,7 +88,6 @@ class Attempts:
             thread.start()
         try:
             ready.wait(self._timeout * (warm_up + 1))
-            started = time.perf_counter()
             while any(thread.is_alive() for thread in threads):
                 threads[0].join(0.1)
                 time.sleep(0.05)
@@ -100,7 +100,7 @@ class Attempts:
                 thread.join(_JOIN_S)
             self._stop.clear()
         made.sort(key=lambda attempt: attempt.ended)
-        return Course(made, made[-1].ended - started if made else 0.0)
+        return Course(made, made[-1].ended - started[0] if made else 0.0)
 
     def _connect(self, clients: int) -> list[socket.socket]:
         with contextlib.ExitStack() as stack:
